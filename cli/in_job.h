@@ -1,6 +1,7 @@
 #pragma once
 #include "communication/process_group.h"
 #include "framework/core/error.h"
+#include "trainers/train/signals.h"
 
 namespace furlong::command_line {
 
@@ -13,8 +14,11 @@ auto in_job(const Prepare& prepare) {
   } catch (const UserError& error) {
     const LaunchEnvironment environment = discover_launch();
     if (environment.world_size > 1) {
+      const StopRequests stop_requests;
+      ProcessGroup::Options options;
+      options.stop_requested = [&stop_requests] { return stop_requests.received(); };
       try {
-        ProcessGroup(environment, {}).fail(error);
+        ProcessGroup(environment, options).fail(error);
       } catch (const PeerError& peer) {  // another rank was faster, with the same error
         if (!peer.is_reported_here()) throw PeerError(peer.what(), false, error.exit_status());
       }

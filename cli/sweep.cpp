@@ -23,6 +23,7 @@
 #include "framework/core/version.h"
 #include "framework/io/atomic_file.h"
 #include "trainers/model/objective.h"
+#include "trainers/train/signals.h"
 #include "trainers/train/train.h"
 
 namespace furlong::command_line {
@@ -241,6 +242,8 @@ int run_all(const std::vector<SweepRun>& runs, const SweepArguments& options) {
 }
 
 int run(const SweepArguments& options) {
+  std::optional<StopRequests> stop_requests;  // from the start, as in furlong train
+  if (!options.dry_run) stop_requests.emplace();
   std::signal(SIGPIPE, SIG_IGN);  // a closed pipe of the log must not stop training
   const std::vector<SweepRun> runs = in_job([&] {
     const LaunchEnvironment environment = discover_launch();

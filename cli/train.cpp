@@ -45,6 +45,9 @@ void print_sample(const Settings& settings, const std::filesystem::path& checkpo
 }
 
 int run(const TrainArguments& options) {
+  // From the start: a rank that a signal ended at once would leave the others waiting. Also while the sample is
+  // generated.
+  const StopRequests stop_requests;
   std::signal(SIGPIPE, SIG_IGN);  // a closed pipe of the log must not stop training
   TrainOptions train_options;
   train_options.allow_new_data = options.allow_new_data;
@@ -63,7 +66,6 @@ int run(const TrainArguments& options) {
     train_options.resume = TrainOptions::Resume::path;
     train_options.checkpoint = options.resume;
   }
-  const StopRequests stop_requests;  // also while the sample is generated
   if (!options.json) {
     train_options.before_leaving = [&](const TrainResult& result) {
       if (result.interrupted || stop_requests.received()) return;

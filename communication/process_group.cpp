@@ -10,7 +10,6 @@
 #include <cerrno>
 #include <condition_variable>
 #include <cstddef>
-#include <cstdio>
 #include <cstring>
 #include <functional>
 #include <mutex>
@@ -18,10 +17,12 @@
 #include <thread>
 #include <vector>
 
+#include "communication/connect_stop.h"
 #include "communication/gloo/gloo_communicator.h"
 #include "communication/job_store/socket.h"
 #include "communication/job_store/store_client.h"
 #include "communication/job_store/store_server.h"
+#include "communication/last_line.h"
 #include "communication/nccl/nccl_communicator.h"
 #include "framework/core/clock.h"
 #include "framework/core/gpu_engine.h"
@@ -36,6 +37,16 @@ using std::chrono::milliseconds;
 
 /// Prefix of a fault that a rank reported itself. The reason of a lost rank has no such prefix.
 constexpr std::string_view report_prefix = "error: ";
+
+/// Fault of a rank that was stopped while the ranks connected, with the prefix, and its message.
+constexpr std::string_view stop_reason =
+    "error: stopped by a signal before all ranks had connected; run the same command again";
+const std::string stopped_text(stop_reason.substr(report_prefix.size()));
+constexpr int stopped_status = 3;
+/// Longest time from a signal until a rank no longer waits for others.
+constexpr milliseconds stop_patience{3000};
+
+bool is_stop(const Fault& fault) { return fault.reason == stop_reason; }
 
 /// Divides the timeout. With 15 s: a heartbeat every 2 s, silent ranks are lost after 10 s, broken connections after
 /// 4 s, ranks have 3 s to end, and 2 s are spare.
@@ -80,21 +91,8 @@ class ProcessGroup::Joined {
         notice_after_(options.notice_after),
         notice_every_(options.notice_every),
         patience_(options.timeout / 5),
-        watchdog_([this] { watch(); }) {
-    try {
-      open(options);
-    } catch (const MachineError&) {
-      stop_watchdog();
-      const std::optional<Fault> fault = store_ ? store_->fault() : std::nullopt;
-      if (!fault || fault->rank == environment_.rank) throw;
-      const bool reported_here = is_reported_here(*fault);
-      std::this_thread::sleep_until(stay_until_);
-      throw PeerError(fault->message(), reported_here);
-    } catch (...) {
-      stop_watchdog();
-      throw;
-    }
-  }
+        times_(times_within(options.timeout)),
+        watchdog_([this] { watch(); }) {}
 
   ~Joined() {
     stop_watchdog();
@@ -111,6 +109,19 @@ class ProcessGroup::Joined {
     if (!server_ && fault && fault->rank == 0 && fault->reason.starts_with(report_prefix)) {
       wait_for_end_of_store();
       std::this_thread::sleep_for(std::min(patience_, milliseconds(500)));
+    }
+  }
+
+  /// Connects the ranks. An error is reported to those that have joined.
+  void connect(const Options& options) {
+    const ConnectStop stop(options.stop_requested, std::min(patience_, stop_patience));
+    try {
+      open(options, stop);
+    } catch (const std::exception& error) {
+      const bool waited = !store_ && dynamic_cast<const MachineError*>(&error) != nullptr;
+      if (waited && stop.is_due()) throw PeerError(stopped_text, true, stopped_status);
+      fail(error);
+      throw;
     }
   }
 
@@ -145,7 +156,8 @@ class ProcessGroup::Joined {
     left_ = true;
     stop_watchdog();
     store_->goodbye();
-    if (server_) server_->wait_for_goodbyes(patience_);
+    // A rank may be late, but alive. A lost rank ends the wait earlier.
+    if (server_) server_->wait_for_goodbyes(times_.timeout + times_.grace);
   }
 
   void fail(const std::exception& error) {
@@ -165,6 +177,7 @@ class ProcessGroup::Joined {
     const bool of_user = dynamic_cast<const UserError*>(&error) != nullptr;
     const bool of_machine = dynamic_cast<const MachineError*>(&error) != nullptr;
     if (reported_here && (of_user || (!of_machine && fault->rank == environment_.rank))) return;
+    if (is_stop(*fault) && !of_user) throw PeerError(stopped_text, reported_here, stopped_status);
     throw PeerError(fault->message(), reported_here, of_user ? 2 : 1);
   }
 
@@ -194,7 +207,7 @@ class ProcessGroup::Joined {
   }
 
  private:
-  void open(const Options& options) {
+  void open(const Options& options, const ConnectStop& stop) {
     std::string secret = environment_.secret;
     if (secret.empty()) {
       secret = "no secret";
@@ -204,7 +217,7 @@ class ProcessGroup::Joined {
             "FURLONG_JOB_SECRET to the same value on all ranks",
             environment_.master_port, environment_.master_address);
     }
-    const StoreTimes times = times_within(options.timeout);
+    const bool one_host = environment_.local_world_size == environment_.world_size;
     if (environment_.rank == 0) {
       StoreServerOptions server;
       server.address = environment_.master_address;
@@ -212,8 +225,8 @@ class ProcessGroup::Joined {
       server.secret = secret;
       server.world_size = environment_.world_size;
       server.host = environment_.host;
-      server.one_host = environment_.local_world_size == environment_.world_size;
-      server.times = times;
+      server.one_host = one_host;
+      server.times = times_;
       server_ = std::make_unique<StoreServer>(server);
     }
     StoreClientOptions client;
@@ -223,18 +236,20 @@ class ProcessGroup::Joined {
     client.rank = environment_.rank;
     client.world_size = environment_.world_size;
     client.host = environment_.host;
-    client.times = times;
+    client.times = times_;
     client.connect_timeout = options.connect_timeout;
+    client.give_up = [stop] { return stop.is_due(); };
     client.on_fault = [this](const Fault& fault) { on_fault(fault); };
     store_ = std::make_unique<StoreClient>(client);
+    const StopReporter reporter(*store_, stop, std::string(stop_reason));
     gloo_.rank = environment_.rank;
     gloo_.size = environment_.world_size;
     gloo_.host = environment_.host;
-    gloo_.address = own_address_toward(environment_.master_address);
+    gloo_.address = own_address_toward(environment_.master_address, one_host);
     gloo_.connect_timeout = options.connect_timeout;
     gloo_.notice_after = notice_after_;
     gloo_.notice_every = notice_every_;
-    gloo_.fault_patience = times.grace + 2 * times.heartbeat_interval;
+    gloo_.fault_patience = times_.grace + 2 * times_.heartbeat_interval;
     communicator_ = make_gloo_communicator(*store_, gloo_);
   }
 
@@ -325,10 +340,9 @@ class ProcessGroup::Joined {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return done_ || own_error_ || fault_; });
     if (changed_.wait_for(lock, patience_, [&] { return done_; })) return;
-    if (fault_ ? is_reported_here(*fault_) : own_error_.has_value())
-      std::fprintf(stderr, "error: %s\n", fault_ ? fault_->message().c_str() : own_error_->c_str());
-    std::fflush(stderr);
-    ::_exit(1);
+    if (!fault_) end_with_last_line(*own_error_, 1);
+    const std::string message = is_stop(*fault_) ? stopped_text : fault_->message();
+    end_with_last_line(is_reported_here(*fault_) ? message : "", is_stop(*fault_) ? stopped_status : 1);
   }
 
   void stop_watchdog() {
@@ -342,6 +356,7 @@ class ProcessGroup::Joined {
 
   const LaunchEnvironment environment_;
   const milliseconds notice_after_, notice_every_, patience_;
+  const StoreTimes times_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::optional<Fault> fault_;
@@ -366,6 +381,7 @@ ProcessGroup::ProcessGroup(const LaunchEnvironment& environment, const Options& 
     alone_ = make_single_process();
   } else {
     joined_ = std::make_unique<Joined>(environment, options);
+    joined_->connect(options);
   }
 }
 

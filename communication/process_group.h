@@ -3,6 +3,7 @@
 // all of them.
 #include <chrono>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -15,7 +16,7 @@
 namespace furlong {
 
 /// Another rank of the job failed, or this rank failed and another one reports it. The message names the failed rank
-/// and its host.
+/// and its host. Exit status 3: a stop was requested (Options::stop_requested) before all ranks had connected.
 class PeerError : public MachineError {
  public:
   /// `exit_status` is that of this rank's own error if it has one.
@@ -42,12 +43,15 @@ class ProcessGroup {
     std::chrono::milliseconds timeout{15000};
     /// Time limit until all ranks have arrived.
     std::chrono::milliseconds connect_timeout{std::chrono::minutes(5)};
+    /// Polled while the ranks connect. If it returns true and they have not connected after a fifth of `timeout`, at
+    /// most 3 s, all ranks throw PeerError with exit status 3. Empty: they wait for connect_timeout.
+    std::function<bool()> stop_requested{};
     /// When a rank that waits for another one first logs that, and how often it repeats it.
     std::chrono::milliseconds notice_after{std::chrono::minutes(1)}, notice_every{std::chrono::minutes(5)};
   };
 
   /// Starts the job store (on rank 0), joins it and connects the communicator. Blocks until all ranks have arrived.
-  /// Throws UserError or MachineError if one of these steps fails.
+  /// Throws UserError, MachineError or PeerError if one of these steps fails on any rank.
   ProcessGroup(const LaunchEnvironment& environment, const Options& options);
   /// A group of one rank.
   ProcessGroup();

@@ -188,7 +188,7 @@ class GlooCommunicator final : public Communicator {
   // fault_patience.
   std::optional<std::string> watch(std::uint64_t operation, const std::string& name) {
     if (const auto fault = store_.fault()) return fault->message();
-    notice_.update({operation, name, running_collective_});
+    notice_.update({operation, name, running_collective_, mesh_.unconnected()});
     const auto lost = mesh_.lost_peer();
     if (!lost) {
       lost_during_.reset();
@@ -243,14 +243,20 @@ std::unique_ptr<Communicator> make_gloo_communicator(StoreClient& store, const G
   return std::make_unique<GlooCommunicator>(store, options);
 }
 
-std::string own_address_toward(const std::string& host) {
-  constexpr std::uint16_t any_port = 9;  // no packet is sent
-  std::string problem;
-  std::vector<SocketAddress> addresses = resolve(host, any_port, problem);
-  if (addresses.empty())
-    throw UserError("MASTER_ADDR: '{}' cannot be resolved: {}; set it to rank 0's host name or address", host, problem);
+std::vector<SocketAddress> addresses_to_try(std::vector<SocketAddress> addresses, bool one_host) {
+  const auto is_loopback = [](const SocketAddress& address) { return address.is_loopback(); };
+  if (!one_host && !std::all_of(addresses.begin(), addresses.end(), is_loopback)) std::erase_if(addresses, is_loopback);
   std::stable_partition(addresses.begin(), addresses.end(),
                         [](const SocketAddress& a) { return a.storage.ss_family == AF_INET; });
+  return addresses;
+}
+
+std::string own_address_toward(const std::string& host, bool one_host) {
+  constexpr std::uint16_t any_port = 9;  // no packet is sent
+  std::string problem;
+  const std::vector<SocketAddress> addresses = addresses_to_try(resolve(host, any_port, problem), one_host);
+  if (addresses.empty())
+    throw UserError("MASTER_ADDR: '{}' cannot be resolved: {}; set it to rank 0's host name or address", host, problem);
   for (const SocketAddress& address : addresses) {
     const Socket socket(::socket(address.storage.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
     if (socket &&

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "communication/communicator.h"
 #include "communication/job_store/socket.h"
@@ -16,8 +17,8 @@ struct GlooOptions {
   int rank = 0;
   int size = 1;
   std::string host = host_name();  ///< for messages
-  /// Address of this host that the other ranks can reach: own_address_toward(MASTER_ADDR). All ranks use IPv4, or all
-  /// use IPv6.
+  /// Address of this host that the other ranks can reach: own_address_toward() of MASTER_ADDR. All ranks use IPv4, or
+  /// all use IPv6.
   std::string address = "127.0.0.1";
   /// Name of the communicator, unique within the job. Each communicator has its own connections and its own thread.
   std::string name = "all";
@@ -41,8 +42,13 @@ struct GlooOptions {
 /// running; a running operation throws.
 std::unique_ptr<Communicator> make_gloo_communicator(StoreClient& store, const GlooOptions& options);
 
-/// Returns this host's source address for packets to `host` (a name or an address), preferring IPv4. Throws UserError
-/// if the name cannot be resolved, MachineError if there is no route to it.
-std::string own_address_toward(const std::string& host);
+/// Returns this host's source address for packets to `host` (a name or an address). It is the address at which the
+/// other ranks reach this one. Tries addresses_to_try() in order. `one_host`: all ranks run on this host. Throws
+/// UserError if the name cannot be resolved, MachineError if there is no route to it.
+std::string own_address_toward(const std::string& host, bool one_host);
+
+/// Orders the addresses of a name: IPv4 first. Without `one_host`, loopback addresses are removed if another one
+/// exists: /etc/hosts often maps a host's own name to 127.0.1.1 as well, which the other hosts cannot reach.
+std::vector<SocketAddress> addresses_to_try(std::vector<SocketAddress> addresses, bool one_host);
 
 }  // namespace furlong

@@ -288,11 +288,22 @@ void GlooMesh::read_addresses(StoreClient& store, const GlooOptions& options) {
   }
 }
 
+std::vector<int> GlooMesh::unconnected() const {
+  const std::lock_guard lock(unconnected_mutex_);
+  return unconnected_;
+}
+
 void GlooMesh::connect() {
   int rank = 0;
+  const auto waits_for = [this](std::vector<int> missing) {
+    const std::lock_guard lock(unconnected_mutex_);
+    unconnected_ = std::move(missing);
+  };
   try {
-    std::vector<Socket> links = link_ranks(listener_, rank_, ranks_, steady_clock::now() + connect_timeout_,
-                                           [this] { return waiters_->is_broken(); });
+    std::vector<Socket> links = link_ranks(
+        listener_, rank_, ranks_, steady_clock::now() + connect_timeout_, [this] { return waiters_->is_broken(); },
+        waits_for);
+    waits_for({});
     listener_.close();
     for (rank = 0; rank < size_; ++rank) {
       if (rank != rank_) adopt(transport_->inner(), rank, std::move(links[static_cast<std::size_t>(rank)]));

@@ -54,6 +54,8 @@ class GlooMesh {
   /// which names the rank, if a connection fails or takes longer than GlooOptions::connect_timeout. Throws Interrupted
   /// after interrupt().
   void connect();
+  /// Returns the ranks that connect() waits for: empty before and after it. May be called from any thread.
+  std::vector<int> unconnected() const;
   /// Returns the context for Gloo's collectives. Use it after connect().
   const std::shared_ptr<gloo::Context>& context() const { return context_; }
 
@@ -96,6 +98,8 @@ class GlooMesh {
   const std::chrono::milliseconds connect_timeout_;
   Socket listener_;
   std::vector<LinkedRank> ranks_;  ///< filled from the store
+  mutable std::mutex unconnected_mutex_;
+  std::vector<int> unconnected_;
   std::shared_ptr<Waiters> waiters_;
   std::shared_ptr<Transport> transport_;
   std::shared_ptr<gloo::Context> context_;

@@ -41,12 +41,13 @@ bool is_token(std::span<const char> heard, const std::vector<char>& token) {
 class Linker {
  public:
   Linker(const Socket& listener, int rank, std::span<const LinkedRank> ranks, TimePoint deadline,
-         const std::function<bool()>& give_up)
+         const std::function<bool()>& give_up, const std::function<void(std::vector<int>)>& waits_for)
       : listener_(listener),
         rank_(static_cast<std::size_t>(rank)),
         ranks_(ranks),
         deadline_(deadline),
         give_up_(give_up),
+        waits_for_(waits_for),
         links_(ranks.size()) {}
 
   // Rank 0 accepts immediately, every other rank once the lower ranks have answered. So ranks never wait in a cycle.
@@ -63,6 +64,7 @@ class Linker {
   bool is_over() const { return give_up_() || steady_clock::now() >= deadline_; }
 
   void dial(std::size_t rank) {
+    waits_for_({static_cast<int>(rank)});
     for (std::string problem = "no answer";; std::this_thread::sleep_for(retry_after)) {
       if (is_over()) fail(rank, problem);
       int error = 0;
@@ -104,6 +106,7 @@ class Linker {
 
   void accept_others() {
     while (const std::size_t missing = first_missing()) {
+      waits_for_(all_missing());
       if (is_over()) fail(missing, "it did not connect" + (shortage_.empty() ? "" : "; this rank: " + shortage_));
       std::vector<pollfd> entries{{listener_.descriptor(), POLLIN, 0}};
       for (const Candidate& candidate : candidates_) entries.push_back({candidate.socket.descriptor(), POLLIN, 0});
@@ -123,6 +126,14 @@ class Linker {
       if (!links_[rank]) return rank;
     }
     return 0;
+  }
+
+  std::vector<int> all_missing() const {
+    std::vector<int> missing;
+    for (std::size_t rank = rank_ + 1; rank < links_.size(); ++rank) {
+      if (!links_[rank]) missing.push_back(static_cast<int>(rank));
+    }
+    return missing;
   }
 
   void forget(std::size_t index) { candidates_.erase(candidates_.begin() + static_cast<std::ptrdiff_t>(index)); }
@@ -170,6 +181,7 @@ class Linker {
   std::span<const LinkedRank> ranks_;
   TimePoint deadline_;
   const std::function<bool()>& give_up_;
+  const std::function<void(std::vector<int>)>& waits_for_;
   std::vector<Socket> links_;
   std::vector<Candidate> candidates_;
   std::string shortage_;  ///< the last error of accept()
@@ -178,8 +190,9 @@ class Linker {
 }  // namespace
 
 std::vector<Socket> link_ranks(const Socket& listener, int rank, std::span<const LinkedRank> ranks, TimePoint deadline,
-                               const std::function<bool()>& give_up) {
-  return Linker(listener, rank, ranks, deadline, give_up).run();
+                               const std::function<bool()>& give_up,
+                               const std::function<void(std::vector<int>)>& waits_for) {
+  return Linker(listener, rank, ranks, deadline, give_up, waits_for).run();
 }
 
 }  // namespace furlong

@@ -23,8 +23,10 @@ struct LinkedRank {
 /// this rank.
 ///
 /// Throws LinkFailure for the first missing rank at the deadline, or when `give_up` returns true (polled every 50 ms).
-std::vector<Socket> link_ranks(const Socket& listener, int rank, std::span<const LinkedRank> ranks, TimePoint deadline,
-                               const std::function<bool()>& give_up);
+/// `waits_for` is called with the ranks that this one waits for, whenever they change.
+std::vector<Socket> link_ranks(
+    const Socket& listener, int rank, std::span<const LinkedRank> ranks, TimePoint deadline,
+    const std::function<bool()>& give_up, const std::function<void(std::vector<int>)>& waits_for = [](const auto&) {});
 
 struct LinkFailure {
   int rank;

@@ -28,9 +28,12 @@ void set_option(const Socket& socket, int level, int name, int value) {
   if (::setsockopt(socket.descriptor(), level, name, &value, sizeof value) != 0) throw_errno("setsockopt");
 }
 
+constexpr std::int64_t max_keepalive_seconds = 32767;  // Linux rejects a larger TCP_KEEPIDLE
+
 /// Sends small frames immediately, and detects a vanished peer even while nothing is sent.
 void set_connection_options(const Socket& socket, milliseconds user_timeout) {
-  const int seconds = static_cast<int>(std::max<std::int64_t>(1, user_timeout.count() / 1000));
+  const auto seconds =
+      static_cast<int>(std::clamp<std::int64_t>(user_timeout.count() / 1000, 1, max_keepalive_seconds));
   set_option(socket, IPPROTO_TCP, TCP_NODELAY, 1);
   set_option(socket, SOL_SOCKET, SO_KEEPALIVE, 1);
   set_option(socket, IPPROTO_TCP, TCP_KEEPIDLE, seconds);

@@ -28,6 +28,7 @@ constexpr std::size_t read_bytes = std::size_t{1} << 16;
 constexpr int max_consecutive_reads = 64;
 constexpr milliseconds first_pause{20};  // between attempts to connect, doubled up to the longest
 constexpr milliseconds longest_pause{500};
+constexpr milliseconds give_up_poll{50};
 constexpr milliseconds reply_slack{250};         // for the store's timeout reply to arrive
 constexpr milliseconds farewell_patience{1000};  // for a client that is destroyed without goodbye()
 
@@ -70,6 +71,7 @@ class StoreClient::Connection {
   };
 
   void join();
+  void sleep_until(TimePoint end) const;
   [[noreturn]] void throw_refused(const Attempt& attempt, const std::string& at) const;
   void run() noexcept;
   bool run_once();
@@ -151,7 +153,8 @@ void StoreClient::Connection::join() {
     if (addresses.empty()) problem = "the name cannot be resolved: " + problem;
     for (const SocketAddress& address : addresses) {
       tried = address.host() == options_.address ? "" : fmt::format(" ({})", address.host());
-      Attempt attempt = shake_hands(address, hello_, options_.secret, deadline, options_.times.timeout);
+      Attempt attempt =
+          shake_hands(address, hello_, options_.secret, deadline, options_.times.timeout, options_.give_up);
       if (attempt.outcome == Attempt::Outcome::welcome) {
         socket_ = std::move(attempt.socket);
         in_ = std::move(attempt.in);
@@ -165,17 +168,21 @@ void StoreClient::Connection::join() {
       problem = attempt.problem;
     }
     // Ranks that start at the same time retry at different times.
-    std::this_thread::sleep_for(
-        std::min<steady_clock::duration>(pause + pause * (options_.rank % 16) / 16,
-                                         std::max(deadline - steady_clock::now(), steady_clock::duration(0))));
+    sleep_until(std::min(deadline, steady_clock::now() + pause + pause * (options_.rank % 16) / 16));
     pause = std::min(2 * pause, longest_pause);
-  } while (steady_clock::now() < deadline);
+  } while (steady_clock::now() < deadline && !options_.give_up());
   throw MachineError(
       "rank {} on host {}: no job store at {}{} within {:.1f} s: {}; check that rank 0 has started and that "
       "MASTER_ADDR "
       "and MASTER_PORT name its host and port",
       options_.rank, options_.host, address_text(options_.address, options_.port), tried,
       seconds(steady_clock::now() - start), problem);
+}
+
+/// Sleeps, or returns early after give_up.
+void StoreClient::Connection::sleep_until(TimePoint end) const {
+  for (TimePoint now = steady_clock::now(); now < end && !options_.give_up(); now = steady_clock::now())
+    std::this_thread::sleep_until(std::min(end, now + give_up_poll));
 }
 
 void StoreClient::Connection::throw_refused(const Attempt& attempt, const std::string& at) const {

@@ -24,6 +24,8 @@ struct StoreClientOptions {
   StoreTimes times;                ///< equal to the server's
   /// Time limit for the first connection. Ranks start when their hosts are ready, rank 0 perhaps last.
   std::chrono::milliseconds connect_timeout{std::chrono::minutes(5)};
+  /// Polled every 50 ms until the first connection succeeds. Connecting fails once it returns true.
+  std::function<bool()> give_up = [] { return false; };
   /// Called at most once, from the client's thread, with the job's first fault, also if this rank reported it. Must not
   /// throw and must not destroy the client. Waiting and later operations throw MachineError with the fault's message.
   std::function<void(const Fault&)> on_fault;
@@ -34,9 +36,9 @@ struct StoreClientOptions {
 /// `times.timeout`.
 class StoreClient {
  public:
-  /// Connects within connect_timeout. Throws MachineError if no store answers. Throws UserError if this rank has
-  /// already joined, if world size or secret differ from the store's, if another service listens at the port, or if an
-  /// option is out of range.
+  /// Connects within connect_timeout. Throws MachineError if no store answers, or after give_up. Throws UserError if
+  /// this rank has already joined, if world size or secret differ from the store's, if another service listens at the
+  /// port, or if an option is out of range.
   explicit StoreClient(StoreClientOptions options);
   /// Reports this rank as failed unless goodbye() was called: leaving through an exception is a fault.
   ~StoreClient();

@@ -25,13 +25,14 @@ void WaitNotice::update(const Operation& operation) noexcept {
     return;
   }
   try {
-    if (!published_ && operation.number > 0 && now - since_ >= options_.after / 2) {
+    if (!published_ && (operation.number > 0 || !operation.unconnected.empty()) && now - since_ >= options_.after / 2) {
       published_ = true;
       store_.set(key_of(options_.rank), fmt::format("{} {}", operation.number, operation.name));
     }
     if (now < next_) return;
     next_ = now + options_.every;
-    log_notice(operation, std::chrono::duration<double>(now - since_).count());
+    const double seconds = std::chrono::duration<double>(now - since_).count();
+    operation.unconnected.empty() ? log_notice(operation, seconds) : log_connecting(operation, seconds);
   } catch (const std::exception&) {
     // A fault, which is reported elsewhere.
   }
@@ -64,6 +65,18 @@ void WaitNotice::log_notice(const Operation& operation, double seconds) {
                                     "bench comm on the same hosts"
                                   : "that rank has not reached it: check the load of its host and its log");
   }
+}
+
+void WaitNotice::log_connecting(const Operation& operation, double seconds) {
+  for (int rank = 0; rank < options_.rank; ++rank) {
+    if (entry_of(rank)) return;  // the lower rank waits, too, and logs
+  }
+  std::vector<std::string> missing;
+  for (const int rank : operation.unconnected) missing.push_back(name_of_rank_(rank));
+  log_warn(
+      "{} has taken {:.0f} s: no connection to {} yet; check that all hosts reach each other (firewalls, and the "
+      "addresses of MASTER_ADDR on each host)",
+      operation.name, seconds, fmt::join(missing, ", "));
 }
 
 std::string WaitNotice::key_of(int rank) const { return fmt::format("waits/{}/{}", options_.communicator, rank); }

@@ -4,6 +4,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "communication/job_store/store_client.h"
 
@@ -11,8 +12,8 @@ namespace furlong {
 
 /// Logs which ranks a long-running operation waits for. Ranks that are alive are waited for without a limit, so one of
 /// the waiting ranks logs a warning after `after`, and repeats it every `every`. The warning names the ranks that have
-/// not reached the operation or are in a different one. For this, each rank that has waited for half of `after`
-/// publishes its current operation in the job store.
+/// not reached the operation or are in a different one, or, while connecting, those that are not connected. For this,
+/// each rank that has waited for half of `after` publishes its current operation in the job store.
 class WaitNotice {
  public:
   struct Options {
@@ -29,7 +30,8 @@ class WaitNotice {
   struct Operation {
     std::uint64_t id = 0;      ///< different for each operation
     std::string name;          ///< "all_reduce of float32 [1000]"
-    std::uint64_t number = 0;  ///< number of the collective, equal on all ranks, from 1; 0 for point-to-point messages
+    std::uint64_t number = 0;  ///< number of the collective, equal on all ranks, from 1; 0 for other operations
+    std::vector<int> unconnected = {};  ///< while connecting: the ranks that this rank waits for
   };
   /// Call at intervals, from one thread, while an operation runs. Logs nothing and throws nothing if the store knows a
   /// fault.
@@ -42,6 +44,7 @@ class WaitNotice {
     std::string name;
   };
   void log_notice(const Operation& operation, double seconds);
+  void log_connecting(const Operation& operation, double seconds);
   std::string key_of(int rank) const;
   std::optional<Entry> entry_of(int rank) const;
 

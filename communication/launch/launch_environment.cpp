@@ -260,7 +260,8 @@ std::optional<LaunchEnvironment> from_pmi(const EnvironmentReader& variables, La
   launch.launcher = "pmi";
   read_ranks(variables, names, launch);
   check_ranks(launch, names);
-  // Hydra has no job id (PMI_ID is a rank), but passes its own environment to all ranks.
+  // Hydra has no job id (PMI_ID is a rank), but passes its own environment to all ranks. SLURM_JOB_ID is that of the
+  // allocation: two of hydra's jobs in it need MASTER_PORT and FURLONG_JOB_SECRET of their own (docs/cluster.md).
   const char* source = variables.has("PALS_APID") ? "PALS_APID" : "SLURM_JOB_ID";
   launch.job_id = variables.find(source).value_or("");
   find_master(variables, first_host_of_job(variables), "mpiexec -genv MASTER_ADDR <host>", launch);

@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <functional>
 #include <optional>
 
 #include "communication/launch/launch_settings.h"
@@ -55,6 +56,7 @@ struct Rank {
   bool dumped = false;
 
   bool failed() const { return !living && status != 0 && status != kStoppedBySignal; }
+  bool ended_after_stop() const { return !living && status == kStoppedBySignal; }
 };
 
 std::string signal_name(int signal) {
@@ -215,14 +217,19 @@ class Launch {
   }
 
   /// Starts the time limit after a failure, or when only stopped ranks remain, and kills the ranks when it is reached.
+  /// The time limit is longer after a rank's exit with status 3: another may still be starting, or saving.
   void enforce_deadline() {
     bool only_stopped = count_living() < ranks_.size();
     for_each_living([&](const Rank& rank) { only_stopped = only_stopped && rank.stopped; });
-    if (!first_failed_ && !only_stopped) {
+    const bool has_fault = first_failed_ || only_stopped;
+    if (!has_fault && std::none_of(ranks_.begin(), ranks_.end(), std::mem_fn(&Rank::ended_after_stop))) {
       deadline_.reset();
       return;
     }
-    if (!deadline_) deadline_ = after(options_.timeout);
+    const double limit = has_fault ? options_.timeout : std::max(options_.stop_timeout, options_.timeout);
+    const bool kills = std::any_of(ranks_.begin(), ranks_.end(), std::mem_fn(&Rank::killed));
+    if (!deadline_ || (limit != limit_ && !kills)) deadline_ = after(limit);
+    if (!kills) limit_ = limit;
     if (steady_clock::now() < *deadline_) return;
     kill_living();
     deadline_ = after(60);  // only waits for the killed ranks to end
@@ -284,13 +291,17 @@ class Launch {
     }
   }
 
-  /// Returns the rank to report: a stopped rank that the others lost, or the first that failed.
+  /// Returns the rank to report: a stopped rank that the others lost, the first that failed, or one that did not end
+  /// after another had ended with status 3.
   const Rank* rank_to_report() const {
     const auto stopped = std::find_if(ranks_.begin(), ranks_.end(), [](const Rank& rank) {
       return rank.stopped_when_killed && rank.signal == SIGKILL;
     });
     if (stopped != ranks_.end() && (!first_failed_ || first_failed_->signal == 0)) return &*stopped;
-    return first_failed_;
+    if (first_failed_) return first_failed_;
+    const auto killed = std::find_if(ranks_.begin(), ranks_.end(),
+                                     [](const Rank& rank) { return rank.killed && rank.signal == SIGKILL; });
+    return killed == ranks_.end() ? nullptr : &*killed;
   }
 
   int conclude(const std::string& host) const {
@@ -314,8 +325,11 @@ class Launch {
   }
 
   std::string end_text(const Rank& rank) const {
-    if (rank.stopped_when_killed)
-      return fmt::format("was stopped and did not continue within {:g} s: killed", options_.timeout);
+    if (rank.stopped_when_killed) return fmt::format("was stopped and did not continue within {:g} s: killed", limit_);
+    if (rank.killed)
+      return fmt::format(
+          "did not end within {:g} s after another rank had ended with status {} (stopped by a signal): killed", limit_,
+          kStoppedBySignal);
     if (rank.signal == 0) return fmt::format("ended with status {}", rank.status);
     const std::string name = signal_name(rank.signal);
     const char* more = "";
@@ -335,7 +349,7 @@ class Launch {
       if (rank.killed && &rank != &fault && rank.signal == SIGKILL) killed.push_back(rank.number);
     }
     if (killed.empty()) return "";
-    return fmt::format("; {} did not end within {:g} s and {} killed", ranks_text(killed), options_.timeout,
+    return fmt::format("; {} did not end within {:g} s and {} killed", ranks_text(killed), limit_,
                        killed.size() == 1 ? "was" : "were");
   }
 
@@ -345,6 +359,7 @@ class Launch {
   std::vector<Rank> ranks_;
   const Rank* first_failed_ = nullptr;
   std::optional<Moment> deadline_;
+  double limit_ = 0;  ///< seconds that deadline_ allows
   std::vector<int> forwarded_;
   bool interrupted_ = false, interrupted_twice_ = false;
   bool gave_up_ = false;  ///< true: a paused reader is no longer waited for

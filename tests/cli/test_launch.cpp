@@ -2,11 +2,15 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <chrono>
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <sstream>
 
 #include "tests/cli/program.h"
+#include "tests/communication/job_store/store_testing.h"
 
 namespace furlong {
 namespace {
@@ -19,6 +23,14 @@ class LaunchCommand : public testing::WithProgram {
   testing::Finished launch(std::vector<std::string> arguments) {
     arguments.insert(arguments.begin(), "launch");
     return furlong(arguments);
+  }
+  /// Returns whether a process has a handler for a signal.
+  static bool catches(pid_t process, int signal) {
+    std::ifstream status("/proc/" + std::to_string(process) + "/status");
+    for (std::string line; std::getline(status, line);) {
+      if (line.starts_with("SigCgt:")) return (std::stoull(line.substr(7), nullptr, 16) >> (signal - 1) & 1) != 0;
+    }
+    return false;
   }
   static int error_lines(const std::string& text) {
     int count = 0;
@@ -77,6 +89,30 @@ TEST_F(LaunchCommand, ForwardsSignalAndReturnsExitStatus) {
   EXPECT_EQ(stopped.status, 3) << stopped.err;
   EXPECT_THAT(stopped.out, HasSubstr("stopped by a signal, saved at step "));
   EXPECT_FALSE(std::filesystem::is_empty(path("run/checkpoints")));
+}
+
+// The other rank never starts.
+TEST_F(LaunchCommand, SignalEndsTheWaitForOtherRanks) {
+  const std::vector<std::pair<const char*, std::string>> variables{
+      {"RANK", "0"},
+      {"WORLD_SIZE", "2"},
+      {"LOCAL_RANK", "0"},
+      {"LOCAL_WORLD_SIZE", "2"},
+      {"MASTER_ADDR", "127.0.0.1"},
+      {"MASTER_PORT", std::to_string(store_testing::free_port())},
+      {"FURLONG_JOB_SECRET", "of the test"}};
+  for (const auto& [name, value] : variables) setenv(name, value.c_str(), 1);
+  testing::Program program(folder_, {"train", (testing::source_directory() / "configs/copy_linear.yaml").string(),
+                                     "--run-dir", path("run"), "--set", "parallel.timeout=5", "--set", "device=cpu"});
+  for (const auto& [name, value] : variables) unsetenv(name);
+  program.wait_until([&] { return catches(program.process(), SIGUSR1); });
+  program.send(SIGTERM);
+  const auto begin = std::chrono::steady_clock::now();
+  const testing::Finished stopped = program.wait();
+  EXPECT_EQ(stopped.status, 3) << stopped.err;
+  EXPECT_LT(testing::seconds_since(begin), 60);
+  EXPECT_THAT(stopped.err, HasSubstr("error: stopped by a signal before all ranks had connected"));
+  EXPECT_EQ(error_lines(stopped.err), 1) << stopped.err;
 }
 
 TEST_F(LaunchCommand, ForwardsArgumentsUnchanged) {

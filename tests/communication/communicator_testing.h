@@ -86,7 +86,7 @@ class Rank {
     options.rank = rank;
     options.size = size;
     options.host = "host" + std::to_string(rank);
-    options.address = own_address_toward(address_);
+    options.address = own_address_toward(address_, true);
     options.connect_timeout = 20s;
     options.fault_patience = 60s;
   }

@@ -82,7 +82,7 @@ class Report {
 struct EndsWithoutLeaving {};
 
 struct WorldOptions {
-  milliseconds timeout{15000};
+  milliseconds timeout{15000}, connect_timeout{60000};
   /// Delay and interval of warnings of a rank that waits for another.
   milliseconds notice{60000};
   /// Host of each rank; empty: one host.
@@ -90,6 +90,8 @@ struct WorldOptions {
   bool is_elastic = false;  ///< as if torchrun had started the ranks
   /// Runs in each rank before it joins.
   std::function<void(int rank)> before = [](int) {};
+  /// Whether a stop of this rank is requested while it connects.
+  std::function<bool(int rank)> stop_requested = [](int) { return false; };
 };
 
 /// Forks `size` processes of one thread each, while this process has only its main thread. They join a group, run
@@ -151,7 +153,8 @@ class World : public testing::ChildProcesses {
       options.before(environment.rank);
       ProcessGroup::Options group_options;
       group_options.timeout = options.timeout;
-      group_options.connect_timeout = 60s;
+      group_options.connect_timeout = options.connect_timeout;
+      group_options.stop_requested = [&] { return options.stop_requested(environment.rank); };
       group_options.notice_after = group_options.notice_every = options.notice;
       ProcessGroup group(environment, group_options);
       try {

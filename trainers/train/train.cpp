@@ -194,6 +194,7 @@ TrainResult train(const LoadedSettings& loaded, const TrainOptions& options) {
   ProcessGroup::Options group_options;
   group_options.timeout = std::chrono::milliseconds(static_cast<std::int64_t>(loaded.settings.parallel.timeout * 1000));
   const StopRequests stop_requests;  // from here on a stop request during startup saves the first step
+  group_options.stop_requested = [&stop_requests] { return stop_requests.received(); };
   ProcessGroup group(discover_launch(), group_options);
   // Outlives the catch: its destructor waits for a checkpoint in progress, which waits for the other ranks.
   std::optional<Run> run;

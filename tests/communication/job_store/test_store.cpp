@@ -220,6 +220,22 @@ TEST(Store, MissingStoreErrorNamesAddressPortAndTime) {
   EXPECT_LT(steady_clock::now() - start, 2s);
 }
 
+TEST(Store, JoiningEndsWhenAskedToGiveUp) {
+  StoreClientOptions options = client_options(server_options(4), free_port(), 3);
+  options.connect_timeout = 60s;
+  const auto start = steady_clock::now();
+  options.give_up = [&] { return steady_clock::now() - start > 300ms; };
+  EXPECT_THAT(message_of<MachineError>([&] { StoreClient client(options); }), HasSubstr("no job store at"));
+  EXPECT_LT(testing::seconds_since(start), 20);
+}
+
+// The kernel's limit of an option is below the timeouts that parallel.timeout allows.
+TEST(Store, ConnectsWithTheLongestTimeout) {
+  World world(1, {1h, 24h, 12h});
+  EXPECT_EQ(world.join(0).add("count", 1), 1);
+  world.leave();
+}
+
 TEST(Store, TakenPortErrorNamesMasterPort) {
   const StoreServer first(server_options(1));
   StoreServerOptions options = server_options(1);

@@ -70,6 +70,22 @@ TEST(LauncherFaults, KillsAStoppedRankAfterTheOthersSucceed) {
   EXPECT_LT(ended.seconds, 12);
 }
 
+// As if a signal had ended rank 1 before it joined the job that rank 0 waits for.
+TEST(LauncherFaults, KillsRanksThatRemainAfterAStop) {
+  LaunchOptions options = Launcher::shell(2, "echo $$ > $D/pid.$RANK; [ $RANK = 1 ] && exit 3; exec sleep 30", 0.2);
+  options.stop_timeout = 0.6;
+  Launcher launcher(options, {});
+  const std::vector<pid_t> processes = launcher.ranks(2);
+  const Ended ended = launcher.wait();
+  EXPECT_EQ(ended.status, 128 + SIGKILL);
+  EXPECT_GE(ended.seconds, 0.6);
+  EXPECT_LT(ended.seconds, 12);
+  EXPECT_THAT(error_of(ended), HasSubstr("rank 0 (host "));
+  EXPECT_THAT(error_of(ended), HasSubstr("did not end within 0.6 s after another rank had ended with status 3 (stopped "
+                                         "by a signal): killed"));
+  EXPECT_TRUE(all_gone(processes));
+}
+
 TEST(LauncherFaults, KeepsSuspendedAndSlowRanksWithoutAFault) {
   // After a rank ends successfully, the others have no time limit. A stopped rank among running ones may continue.
   Launcher launcher(3, "echo $$ > $D/pid.$RANK; [ $RANK = 0 ] && exit 0; " AWAIT("now"), 0.2);

@@ -9,6 +9,7 @@
 #include "datasets/tokenized_dataset.h"
 #include "framework/core/error.h"
 #include "framework/core/json_output.h"
+#include "framework/core/version.h"
 
 namespace furlong {
 namespace {
@@ -74,6 +75,18 @@ std::pair<Json, Json> both(const ProcessGroup& group, const Json& values) {
       name, json_line(here), json_line(there));
 }
 
+/// Returns the keys of either object, those of `first` first.
+std::vector<std::string> keys_of(Json first, const Json& second) {
+  first.update(second);
+  std::vector<std::string> keys;
+  for (const auto& entry : first.items()) keys.push_back(entry.key());
+  return keys;
+}
+
+Json value_at(const Json& object, const std::string& key) {
+  return object.contains(key) ? object.at(key) : Json("nothing");
+}
+
 }  // namespace
 
 std::string data_fingerprint(const Dataset& data) {
@@ -94,21 +107,34 @@ std::string data_fingerprint(const Dataset& data) {
 void check_same(const ProcessGroup& group, const Json& values) {
   if (group.is_alone()) return;
   const auto [here, first] = both(group, values);
-  for (const auto& [name, value] : here.items())
-    if (!first.contains(name) || first[name] != value) refuse(name, value, first.value(name, Json("nothing")));
+  for (const std::string& name : keys_of(first, here)) {
+    const Json own = value_at(here, name), other = value_at(first, name);
+    if (own != other) refuse(name, own, other);
+  }
+}
+
+void check_same_program(const ProcessGroup& group, const std::string& program) {
+  if (group.is_alone()) return;
+  const std::string first = group.broadcast_text(program);
+  if (program != first)
+    throw UserError(
+        "this rank runs furlong {} and rank 0 furlong {}; expected the same program: install it on all hosts", program,
+        first);
 }
 
 void check_agreement(const ProcessGroup& group, const Settings& settings, const Dataset& data,
                      const TrainOptions* options) {
   if (group.is_alone()) return;
+  check_same_program(group, fmt::format("{} ({})", version(), commit()));
   const auto [own, first] = both(group, {{"settings", to_json(settings)}, {"data", description(data)}});
   const Json here = own["settings"].flatten(), there = first["settings"].flatten();
-  for (const auto& [key, value] : here.items()) {
-    if (there.contains(key) && (may_differ(key) ? is_given(value) == is_given(there[key]) : value == there[key]))
+  for (const std::string& key : keys_of(there, here)) {
+    const bool is_in_both = here.contains(key) && there.contains(key);
+    if (is_in_both && (may_differ(key) ? is_given(here[key]) == is_given(there[key]) : here[key] == there[key]))
       continue;
     std::string name = key.substr(1);
     std::replace(name.begin(), name.end(), '/', '.');
-    refuse(name, value, there.contains(key) ? there[key] : Json("nothing"));
+    refuse(name, value_at(here, key), value_at(there, key));
   }
   if (own["data"] != first["data"])
     throw UserError(

@@ -21,8 +21,10 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// On a network file system, a file written by another host can take seconds to appear.
-constexpr std::chrono::seconds patience{3};
+/// Ranks on one host share its cache of the file system. Another host of a network file system can take longer to see a
+/// new file: an NFS client remembers for 30 s, by default, that a file is missing.
+constexpr std::chrono::seconds patience_on_one_host{3}, patience_between_hosts{60};
+constexpr std::chrono::seconds notice_after{3};
 
 std::string first_line(const fs::path& path) {
   std::ifstream file(path);
@@ -31,22 +33,36 @@ std::string first_line(const fs::path& path) {
   return line;
 }
 
-bool appears(const fs::path& path, const std::string& line) {
-  for (const auto end = std::chrono::steady_clock::now() + patience;;) {
+std::chrono::seconds patience_of(const ProcessGroup& group) {
+  const bool one_host = group.environment().local_world_size == group.size();
+  return one_host ? patience_on_one_host : patience_between_hosts;
+}
+
+bool appears(const fs::path& path, const std::string& line, std::chrono::seconds patience) {
+  const auto begin = std::chrono::steady_clock::now();
+  for (bool noticed = false;;) {
     if (first_line(path) == line) return true;
-    if (std::chrono::steady_clock::now() >= end) return false;
+    const auto waited = std::chrono::steady_clock::now() - begin;
+    if (waited >= patience) return false;
+    if (!noticed && waited >= notice_after) {
+      log_warn(
+          "{}: rank 0 has written this file, but this rank does not see it yet; waiting up to {} s for the file "
+          "system",
+          path.string(), patience.count());
+      noticed = true;
+    }
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
 }
 
 /// Checks that all ranks see rank 0's folder: rank 0 writes a file with random content, and the others look for it.
-void check_shared(const fs::path& folder, const ProcessGroup& group) {
+void check_shared(const fs::path& folder, const ProcessGroup& group, std::chrono::seconds patience) {
   if (group.is_alone()) return;
   const fs::path file = folder / ".shared";
   std::random_device random;
   const std::string token = fmt::format("{:08x}{:08x}", random(), random());
   if (group.is_first()) write_file_atomically(file, token + '\n');
-  if (!appears(file, group.broadcast_text(token)))
+  if (!appears(file, group.broadcast_text(token), patience))
     throw UserError(
         "run_directory: {}: not the directory that rank 0 uses; expected one directory for all ranks: put it on a file "
         "system that all hosts mount, and pass the same --run-dir to all ranks",
@@ -98,14 +114,18 @@ class RunDirectory::Lock {
   int descriptor_;
 };
 
-RunDirectory::RunDirectory(fs::path path, const ProcessGroup& group) : path_(std::move(path)) {
+RunDirectory::RunDirectory(fs::path path, const ProcessGroup& group)
+    : RunDirectory(std::move(path), group, patience_of(group)) {}
+
+RunDirectory::RunDirectory(fs::path path, const ProcessGroup& group, std::chrono::seconds patience)
+    : path_(std::move(path)) {
   if (group.is_first()) {
     std::error_code failure;
     fs::create_directories(path_, failure);
     if (failure) throw UserError("run_directory: cannot create {}: {}", path_.string(), failure.message());
     lock_ = std::make_unique<Lock>(path_);
   }
-  check_shared(path_, group);
+  check_shared(path_, group, patience);
 }
 
 RunDirectory::~RunDirectory() = default;

@@ -1,0 +1,145 @@
+// Ranks that fail or stop before all have connected, that leave late, or whose standard error nobody reads.
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <sstream>
+#include <thread>
+
+#include "communication/process_group.h"
+#include "tests/trainers/parallel_testing.h"
+
+namespace furlong {
+namespace {
+
+using parallel_testing::EndsWithoutLeaving;
+using parallel_testing::Report;
+using parallel_testing::seconds_since;
+using parallel_testing::steady_clock;
+using parallel_testing::World;
+using parallel_testing::WorldOptions;
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+using namespace std::chrono_literals;
+
+constexpr const char* stopped = "error: stopped by a signal before all ranks had connected; run the same command again";
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) lines.push_back(line);
+  return lines;
+}
+
+const World::Body nothing = [](ProcessGroup&, const Report&) {};
+
+/// Ends `rank` before it joins, as a signal does in the first moments of a process.
+std::function<void(int)> ending(int rank, int status) {
+  return [=](int own) {
+    if (own == rank) ::_exit(status);
+  };
+}
+
+TEST(ProcessGroupStart, RequestedStopEndsTheWaitForAMissingRank) {
+  WorldOptions options;
+  options.timeout = 6s;
+  options.before = ending(2, 3);
+  const auto begin = steady_clock::now();
+  options.stop_requested = [=](int rank) { return rank == 1 && steady_clock::now() - begin > 3s; };
+  World world(3, nothing, options);
+  EXPECT_THAT(world.wait(), ElementsAre(3, 3, 3)) << world.errors();
+  EXPECT_THAT(lines_of(world.errors()), ElementsAre(stopped)) << "rank 0 reports the stop of rank 1";
+  EXPECT_LT(seconds_since(begin), 40);
+}
+
+TEST(ProcessGroupStart, RequestedStopEndsTheWaitForRankZero) {
+  WorldOptions options;
+  options.timeout = 6s;
+  options.before = ending(0, 3);
+  options.stop_requested = [](int) { return true; };
+  const auto begin = steady_clock::now();
+  World world(3, nothing, options);
+  EXPECT_THAT(world.wait(), ElementsAre(3, 3, 3)) << world.errors();
+  EXPECT_THAT(lines_of(world.errors()), ::testing::AllOf(SizeIs(2), Each(stopped)));
+  EXPECT_LT(seconds_since(begin), 40);
+}
+
+TEST(ProcessGroupStart, RequestedStopLeavesTimeToConnect) {
+  WorldOptions options;
+  options.stop_requested = [](int) { return true; };
+  World world(
+      3, [](ProcessGroup& group, const Report&) { group.barrier(); }, options);
+  EXPECT_THAT(world.wait(), Each(0)) << world.errors();
+}
+
+TEST(ProcessGroupStart, OneRankReportsAnErrorOfConnecting) {
+  WorldOptions options;
+  options.timeout = 6s;
+  options.connect_timeout = 5s;
+  options.before = ending(2, 0);
+  World world(3, nothing, options);
+  EXPECT_THAT(world.wait(), ElementsAre(1, 1, 0)) << world.errors();
+  EXPECT_THAT(lines_of(world.errors()),
+              ElementsAre(HasSubstr("failed: error: rank 2 did not arrive to connect to rank")));
+}
+
+// Rank 1 is alive, but goes to its last steps late.
+TEST(ProcessGroupLeave, RankZeroWaitsForALateRank) {
+  WorldOptions options;
+  options.timeout = 6s;
+  World world(
+      2,
+      [](ProcessGroup& group, const Report& report) {
+        if (group.rank() == 1) {
+          group.barrier();  // that of rank 0's leave()
+          std::this_thread::sleep_for(2500ms);
+          throw EndsWithoutLeaving();
+        }
+        const auto begin = steady_clock::now();
+        group.leave();
+        report.add(seconds_since(begin));
+        throw EndsWithoutLeaving();
+      },
+      options);
+  EXPECT_THAT(world.wait(), ElementsAre(0, 0)) << world.errors();
+  ASSERT_THAT(world[0].numbers(), SizeIs(1));
+  EXPECT_GT(world[0].numbers()[0], 2);
+}
+
+/// Replaces standard error with a full pipe, and lets a thread block in a write to it.
+void block_standard_error() {
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC | O_NONBLOCK), 0);
+  while (::write(ends[1], "x", 1) == 1) {
+  }
+  ASSERT_EQ(::fcntl(ends[1], F_SETFL, 0), 0);
+  ASSERT_GE(::dup2(ends[1], STDERR_FILENO), 0);
+  std::thread([] { std::fputs("never read", stderr); }).detach();
+}
+
+TEST(ProcessGroupFaults, RankWithFullStandardErrorEnds) {
+  WorldOptions options;
+  options.timeout = 6s;
+  World world(
+      2,
+      [](ProcessGroup& group, const Report& report) {
+        if (group.rank() == 0) block_standard_error();
+        group.barrier();
+        if (group.rank() == 1) throw MachineError("broken");
+        report.say("running");
+        for (volatile std::uint64_t i = 0;;) i = i + 1;
+      },
+      options);
+  world.wait_for_words(0);
+  EXPECT_EQ(world.wait(1), 1);
+  const auto begin = steady_clock::now();
+  EXPECT_EQ(world.wait(0), 1);
+  EXPECT_LT(seconds_since(begin), 26);
+}
+
+}  // namespace
+}  // namespace furlong

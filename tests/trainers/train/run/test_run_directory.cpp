@@ -1,0 +1,71 @@
+// The run directory of several ranks.
+#include "trainers/train/run/run_directory.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <system_error>
+#include <thread>
+
+#include "framework/core/log.h"
+#include "tests/datasets/temporary_folder.h"
+#include "tests/trainers/parallel_testing.h"
+
+namespace furlong {
+namespace {
+
+using namespace std::chrono_literals;
+using parallel_testing::Report;
+using parallel_testing::World;
+using ::testing::HasSubstr;
+
+class RunDirectoryTest : public testing::WithTemporaryFolder {
+ protected:
+  /// Opens a run directory with two ranks. Rank 1 has a copy of it, in which rank 0's file appears after `delay`.
+  /// Returns the log and the error of rank 1.
+  std::string open(std::chrono::milliseconds delay, std::chrono::seconds patience) const {
+    World world(2, [&](ProcessGroup& group, const Report& report) {
+      if (group.is_first()) {
+        const RunDirectory directory(path("run"), group, patience);
+        return;
+      }
+      std::filesystem::create_directories(path("copy"));
+      std::thread network([&] {
+        while (!std::filesystem::exists(path("run/.shared"))) std::this_thread::sleep_for(5ms);
+        std::this_thread::sleep_for(delay);
+        std::error_code ignored;  // rank 0 may have removed it
+        std::filesystem::copy_file(path("run/.shared"), path("copy/.shared"), ignored);
+      });
+      const LogCapture captured;
+      try {
+        const RunDirectory directory(path("copy"), group, patience);
+      } catch (const UserError& error) {
+        report.say(error.what());
+        group.barrier();  // that of rank 0's constructor
+      }
+      network.join();
+      report.say(captured.text());
+    });
+    EXPECT_EQ(world.wait(), (std::vector<int>{0, 0})) << world.errors();
+    EXPECT_FALSE(std::filesystem::exists(path("run/.shared")));
+    std::filesystem::remove_all(path("copy"));
+    return world[1].words();
+  }
+};
+
+TEST_F(RunDirectoryTest, WaitsForASlowFileSystem) {
+  EXPECT_EQ(open(500ms, 60s), "");
+  const std::string log = open(4s, 60s);
+  EXPECT_THAT(log,
+              HasSubstr("copy/.shared: rank 0 has written this file, but this rank does not see it yet; waiting up "
+                        "to 60 s for the file system"));
+  EXPECT_THAT(log, ::testing::Not(HasSubstr("not the directory")));
+}
+
+TEST_F(RunDirectoryTest, RejectsAnotherDirectory) {
+  EXPECT_THAT(open(2s, 1s), HasSubstr("not the directory that rank 0 uses"));
+}
+
+}  // namespace
+}  // namespace furlong
