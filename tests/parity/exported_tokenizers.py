@@ -20,6 +20,7 @@ import pathlib
 import subprocess
 import sys
 import tempfile
+import unicodedata
 
 # transformers copies a model's code here, by the name of its folder: another run must not share it.
 MODULES = tempfile.TemporaryDirectory()
@@ -69,6 +70,9 @@ TEXTS = [
     "\ttab\t\tat the ends\t",
     "<s>the fox</s> and </s>",
 ]
+
+# SentencePiece models with a normalization map.
+MAPPED = {"pieces_bpe", "pieces_unigram", "pieces_unigram_folded"}
 
 # A batch of different lengths.
 PADDED_TEXTS = ["CN", "Hello, world!", "the quick brown fox jumps over the lazy dog", "MKVLAG C1CCCCC1 [MASK] 1,234"]
@@ -219,6 +223,24 @@ def check_padding(tokenizer, folder):
             assert error <= 1e-5, f"states of a padded batch differ by {error:.2g}"
 
 
+def has_marks(text):
+    """Normalization maps are applied to a letter with its marks as a whole in transformers, unlike in SentencePiece."""
+    return any(unicodedata.category(letter).startswith("M") or letter in "\uff9e\uff9f" for letter in text)
+
+
+def are_ties(source, first, second):
+    """Whether these are two segmentations of one text by a Unigram model, of the same score: SentencePiece adds scores
+    in float32, transformers in float64, and rounding decides."""
+    if not (source / "tokenizer.model").exists():
+        return False
+    pieces = sentencepiece.SentencePieceProcessor(model_file=str(source / "tokenizer.model"))
+    texts, scores = (
+        [part([function(id) for id in ids]) for ids in (first, second)]
+        for part, function in (("".join, pieces.id_to_piece), (sum, pieces.get_score))
+    )
+    return texts[0] == texts[1] and abs(scores[0] - scores[1]) <= 1e-4 * max(1, abs(scores[0]))
+
+
 def check(program, write, attention, texts, work):
     """Returns messages about texts with other ids."""
     source, checkpoint, exported = work / "source", work / "model.h5", work / "exported"
@@ -235,7 +257,7 @@ def check(program, write, attention, texts, work):
     return [
         f"{text!r}: transformers {b}, furlong {a}, of the exported files {c}"
         for text, a, b, c in zip(texts, wanted, found, back)
-        if not a == b == c
+        if a != c or (a != b and not are_ties(source, a, b))
     ]
 
 
@@ -259,8 +281,11 @@ def main():
         for kind, attention in {"native": [], "with code": ["--attention", "elu1"]}.items():
             with tempfile.TemporaryDirectory() as folder:
                 try:
-                    # Where Furlong reads the name of the unknown token as text, transformers has the token.
-                    known = [text for text in texts if not name.startswith("pieces") or "<unk>" not in text]
+                    known = texts
+                    if name.startswith("pieces"):  # Furlong reads the name of the unknown token as text
+                        known = [text for text in known if "<unk>" not in text]
+                    if name in MAPPED:
+                        known = [text for text in known if not has_marks(text)]
                     wrong = check(program, write, attention, known, pathlib.Path(folder))
                 except Exception as error:  # of any library: the next model is still to be checked
                     print(f"{name:<24} {kind:<10} FAILED: {type(error).__name__}: {str(error)[:300]}", flush=True)
