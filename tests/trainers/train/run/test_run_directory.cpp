@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "framework/core/log.h"
-#include "tests/datasets/temporary_folder.h"
+#include "tests/temporary_folder.h"
 #include "tests/trainers/parallel_testing.h"
 
 namespace furlong {
