@@ -368,7 +368,8 @@ TEST_F(PrepareImagesTest, RejectsOtherFilesSizesAndLabels) {
   EXPECT_THAT(refusal(options({good}, {file("labels", idx({2}, "ab"))})), HasSubstr("its --label-file has 2 labels"));
   EXPECT_THAT(refusal(options({good}, {good})), HasSubstr("of 3 dimensions; expected 1"));
   EXPECT_THAT(refusal(options({good}, {file("labels", "yes\nno\n")})), HasSubstr("labels: not an IDX file"));
-  EXPECT_THAT(refusal(options({good, good}, {file("labels", idx({1}, "a"))})), HasSubstr("found 1 files for 2 inputs"));
+  EXPECT_THAT(refusal(options({good, file("other", idx({1, 1, 2}, "ab"))}, {file("labels", idx({1}, "a"))})),
+              HasSubstr("found 1 files for 2 inputs"));
   PrepareOptions gray = options({file("two", idx({1, 1, 1, 2}, "ab"))});
   gray.grayscale = true;
   EXPECT_THAT(refusal(gray), HasSubstr("found 2 channels"));
