@@ -234,8 +234,8 @@ TEST_F(TrainTest, ResumesFromCheckpointOfAnotherRun) {
   for (const char* best : {"best.h5", "best.json"}) fs::remove(path(std::string("whole/checkpoints/") + best));
   fs::copy_file(checkpoint("whole", 3), path("whole/checkpoints/best.h5"));
   EXPECT_EQ(run("newest", {}, Resume::path, path("whole")).step, 12);
-  EXPECT_THAT(checkpoints("newest"), ElementsAre("step_00000012.h5"))
-      << "no step was left, and the last validation was not the best";
+  EXPECT_THAT(checkpoints("newest"), ElementsAre("best.h5", "best.json", "step_00000012.h5"))
+      << "no step was left, and the validation after step 12 was the best";
   // From a finished run: no step is left, but the checkpoint exists.
   EXPECT_TRUE(fs::exists(run("copy", {}, Resume::path, checkpoint("whole", 12)).checkpoint));
   EXPECT_THAT(message_of<UserError>([&] { run("other", {}, Resume::path, path("nowhere")); }), HasSubstr("nowhere"));
