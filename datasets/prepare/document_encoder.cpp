@@ -54,6 +54,9 @@ std::size_t DocumentEncoder::find_cut() const {
   }
   if (text_.size() < kMaxWaitPieces * piece_bytes_) return 0;
   if (line_end > 0) return line_end;
+  for (std::size_t place = text_.size() - 1; place > text_.size() - piece_bytes_ && place > 1; --place) {
+    if (text_[place] == ' ' && !is_space(text_[place - 1])) return place;
+  }
   std::size_t place = text_.size() - 1;
   while (place > 1 && continues_character(text_[place])) --place;
   return place;

@@ -12,9 +12,10 @@ namespace furlong {
 /// Takes the text of one document after another and writes its tokens, with the tokenizer's special tokens before and
 /// after each document. A document longer than `piece_bytes` is encoded in pieces. A cut goes between two lines of
 /// which neither is empty and the second is not indented. If 8 * piece_bytes of text have no such place, the cut goes
-/// to any line end, or between any two characters. The tokens at such a cut may differ from those of the uncut text.
-/// A piece is encoded behind the end of the one before, so that no tokenizer takes it for the beginning of a text.
-/// Pieces are encoded on all threads and written in order, so the result does not depend on the number of threads.
+/// to any line end, before a space, or between any two characters. The tokens at such a cut may differ from those of
+/// the uncut text. A piece is encoded behind the end of the one before, so that no tokenizer takes it for the beginning
+/// of a text, unless a token crosses the cut. Pieces are encoded on all threads and written in order, so the result
+/// does not depend on the number of threads.
 class DocumentEncoder {
  public:
   static constexpr std::size_t default_piece_bytes = std::size_t{1} << 20;

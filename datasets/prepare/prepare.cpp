@@ -102,16 +102,21 @@ void check_paths(const PrepareOptions& options, const std::vector<InputFile>& in
   for (const InputFile& input : inputs) paths.push_back(input.path);
   check_inputs(paths, options.output);
   // What a model trained on says nothing about it. Several links to a file count as the file.
-  std::map<std::pair<dev_t, ino_t>, std::optional<Split>> splits;
+  std::map<std::pair<dev_t, ino_t>, const InputFile*> known_files;
+  const auto& shares = options.store.shares;
+  const bool has_one_split =
+      std::count_if(all_splits.begin(), all_splits.end(), [&](Split split) { return shares[split] > 0; }) == 1;
   for (const InputFile& input : inputs) {
     struct stat status {};
     if (::stat(input.path.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) continue;
-    const auto [known, is_new] = splits.emplace(std::pair(status.st_dev, status.st_ino), input.split);
+    const auto [known, is_new] = known_files.emplace(std::pair(status.st_dev, status.st_ino), &input);
     if (is_new) continue;
-    if (known->second != input.split)
+    if (known->second->split != input.split)
       throw UserError("{}: is an input of two splits (INPUT, --validation-inputs, --test-inputs); remove one",
                       input.path);
-    throw UserError("{}: is given twice, so its documents could be in two splits; remove one", input.path);
+    if (input.split || has_one_split) continue;
+    throw UserError("{}: is the same file as {}, so its documents could be in two splits; remove one", input.path,
+                    known->second->path);
   }
   if (options.labeled.label_kind == LabelKind::numbers && options.store.split_by == SplitBy::span)
     throw UserError(

@@ -78,7 +78,7 @@ TEST_F(TrainSbatch, RequeuesStoppedJob) {
   const Outcome stopped = submit("exit 3");
   EXPECT_EQ(stopped.requeued, "requeue 42\n");
   EXPECT_EQ(stopped.status, 128 + SIGTERM) << "Slurm's";
-  EXPECT_THAT(stopped.log, EndsWith("train.sbatch: stopped and saved: requeueing the job\n"));
+  EXPECT_THAT(stopped.log, EndsWith("train.sbatch: stopped: requeueing the job\n"));
 }
 
 TEST_F(TrainSbatch, DoesNotRequeueFailedJob) {
@@ -109,18 +109,15 @@ TEST_F(TrainSbatch, ReportsErrorsInOneLine) {
   EXPECT_THAT(missing.log, HasSubstr(path("chosen") + " is not an executable"));
 }
 
-// With --resume it would start from the same place at each restart.
-TEST_F(TrainSbatch, RestartedJobContinuesItsOwnRun) {
-  for (const char* resume : {"--resume never", "--resume=runs/a", "--resume 'a b'"}) {
-    const std::string arguments = std::string("c.yaml ") + resume + " --set seed=2";
-    EXPECT_THAT(submit(R"(echo "$@")", arguments).log, HasSubstr(" train c.yaml --resume"));
-    setenv("SLURM_RESTART_COUNT", "1", 1);
-    const Outcome restarted = submit(R"(echo "$@")", arguments);
-    unsetenv("SLURM_RESTART_COUNT");
-    EXPECT_EQ(restarted.status, 0);
-    EXPECT_THAT(restarted.log, HasSubstr("train.sbatch: restart 1: without --resume"));
-    EXPECT_THAT(restarted.log, HasSubstr(path("chosen") + " train c.yaml --set seed=2\n"));
-  }
+TEST_F(TrainSbatch, StartsOfAJobHaveAnIdInCommon) {
+  const auto id = [&] { return submit(R"(echo "id $FURLONG_RESUME_ID")").log; };
+  EXPECT_THAT(id(), HasSubstr("id 42\n"));
+  setenv("SLURM_RESTART_COUNT", "1", 1);
+  EXPECT_THAT(id(), HasSubstr("id 42\n"));
+  setenv("SLURM_ARRAY_JOB_ID", "40", 1);
+  setenv("SLURM_ARRAY_TASK_ID", "3", 1);
+  EXPECT_THAT(id(), HasSubstr("id 40_3\n"));
+  for (const char* name : {"SLURM_RESTART_COUNT", "SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID"}) unsetenv(name);
 }
 
 }  // namespace

@@ -76,7 +76,8 @@ class Run {
       validate_and_save_where_due();
       trace_.end_step();
       if (report.stops || (group_.is_alone() && stop_requests_.received())) {
-        result.interrupted = !is_done();
+        result.stopped_early = trainer_.early_stopping().is_due();
+        result.interrupted = !is_done() && !result.stopped_early;
         break;
       }
     }

@@ -139,12 +139,17 @@ TEST_F(InputFilesTest, RejectsInputsOfTwoSplitsAndRepeatedInputs) {
     EXPECT_THAT(message_of<UserError>([&] { prepare(wanted); }), ::testing::HasSubstr("is an input of two splits"))
         << test;
   }
-  for (const char* again : {"train", "train/pos", "train/pos/1", "links"})
-    EXPECT_THAT(message_of<UserError>([&] {
-                  prepare(options({path("train"), path(again)}));
-                }),
-                ::testing::HasSubstr("is given twice"))
+  for (const char* again : {"train", "train/pos", "train/pos/1", "links"}) {
+    PrepareOptions wanted = options({path("train"), path(again)});
+    wanted.store.shares = parse_split_shares("0.5,0,0.5");
+    EXPECT_THAT(message_of<UserError>([&] { prepare(wanted); }),
+                ::testing::HasSubstr("is the same file as " + path("train/")))
         << again;
+  }
+  PrepareOptions repeated = options({path("train"), path("train/pos/1")});
+  repeated.output = path("repeated.h5");
+  repeated.store.shares = parse_split_shares("1,0,0");
+  EXPECT_EQ(prepare(repeated).store.n_documents, 3u) << "there is one split";
   EXPECT_FALSE(std::filesystem::exists(path("out.h5")));
 }
 

@@ -1,6 +1,7 @@
 #include "trainers/train/run/run_resume.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <string>
 #include <system_error>
 #include <vector>
@@ -8,6 +9,7 @@
 #include "framework/core/error.h"
 #include "framework/core/log.h"
 #include "framework/io/atomic_file.h"
+#include "framework/io/text_file.h"
 #include "trainers/train/parallel/agreement.h"
 #include "trainers/train/recording/metrics.h"
 
@@ -40,24 +42,49 @@ bool is_own(const fs::path& checkpoint, const CheckpointDirectory& checkpoints) 
   return fs::equivalent(fs::absolute(checkpoint).parent_path(), checkpoints.path(), missing);
 }
 
-/// Throws UserError if --resume never would remove the weights that the run starts from.
-void keep_weights(const fs::path& weights, const CheckpointDirectory& checkpoints) {
-  if (weights.empty() || !is_own(checkpoint_of(weights), checkpoints)) return;
+/// Throws UserError if --resume never would remove a checkpoint that the config names.
+void keep_input(const char* key, const fs::path& given, const CheckpointDirectory& checkpoints) {
+  if (given.empty()) return;
+  std::error_code missing;  // loading reports it
+  const fs::path file = fs::canonical(checkpoint_of(given), missing);
+  if (missing || !is_own(file, checkpoints)) return;
   throw UserError(
-      "model.weights: {}: is a checkpoint of this run directory, which --resume never removes; move it to another "
-      "directory, or choose another --run-dir",
-      weights.string());
+      "{}: {}: is a checkpoint of this run directory, which --resume never removes; move it to another directory, or "
+      "choose another --run-dir",
+      key, given.string());
 }
 
-/// Returns the checkpoint to resume from. Rank 0 selects it; the other ranks open the same file. Removes nothing.
-std::optional<fs::path> where_to_resume(const TrainOptions& options, const ProcessGroup& group,
-                                        const RunDirectory& directory, const Settings& settings,
-                                        const CheckpointDirectory* checkpoints) {
+/// The job that has begun the run in this directory, if its starts have an id in common ($FURLONG_RESUME_ID).
+fs::path job_file(const RunDirectory& directory) { return directory.path() / "resume_id"; }
+
+std::string job_id() {
+  const char* id = std::getenv("FURLONG_RESUME_ID");
+  return id == nullptr ? "" : id;
+}
+
+/// Returns what --resume means at this start. A job that starts again continues the run that it has begun: with
+/// --resume never or PATH it would lose its steps each time.
+TrainOptions::Resume present_choice(const TrainOptions& options, const RunDirectory& directory,
+                                    const CheckpointDirectory& checkpoints) {
+  using Resume = TrainOptions::Resume;
+  const bool is_restart = !job_id().empty() && fs::exists(job_file(directory)) &&
+                          read_text_file(job_file(directory), 4096) == job_id() && checkpoints.newest_complete();
+  if (options.resume == Resume::automatic || !is_restart) return options.resume;
+  log_info("this job continues its own run; --resume was for its first start");
+  return Resume::automatic;
+}
+
+/// Returns the checkpoint to resume from. Rank 0 selects it, as `choice` says; the other ranks open the same file.
+/// Removes nothing.
+std::optional<fs::path> where_to_resume(TrainOptions::Resume choice, const TrainOptions& options,
+                                        const ProcessGroup& group, const RunDirectory& directory,
+                                        const Settings& settings, const CheckpointDirectory* checkpoints) {
   std::optional<fs::path> from;
   if (group.is_first()) {
-    switch (options.resume) {
+    switch (choice) {
       case TrainOptions::Resume::never:
-        keep_weights(settings.model.weights, *checkpoints);
+        keep_input("model.weights", settings.model.weights, *checkpoints);
+        keep_input("teacher.checkpoint", settings.teacher.checkpoint, *checkpoints);
         break;
       case TrainOptions::Resume::path:
         from = newest_checkpoint_of(options.checkpoint);
@@ -154,29 +181,37 @@ void warn_about_changes(const CheckpointReader& checkpoint, const Settings& now)
              config::join(changed, ", "));
 }
 
-/// Loads on rank 0. Returns true if the checkpoint belongs to this run directory. Removes nothing that other ranks have
-/// yet to read.
-bool load_on_first(const fs::path& from, bool allow_new_data, const RunDirectory& directory, Trainer& trainer,
-                   CheckpointDirectory& checkpoints) {
-  const bool own = is_own(from, checkpoints);
-  if (!own) refuse_to_replace(checkpoints, from);
+/// What rank 0 has loaded.
+struct Loaded {
+  bool is_own = true;     ///< a checkpoint of this run directory
+  bool is_saved = false;  ///< the directory has a checkpoint of the present step
+  std::string metrics;    ///< up to that step
+};
+
+/// Loads on rank 0. Changes no file.
+Loaded load_on_first(const fs::path& from, bool allow_new_data, Trainer& trainer,
+                     const CheckpointDirectory& checkpoints) {
+  Loaded loaded;
+  loaded.is_own = is_own(from, checkpoints);
+  if (!loaded.is_own) refuse_to_replace(checkpoints, from);
   const CheckpointReader checkpoint = CheckpointReader::open(from);
   check_data(checkpoint, trainer, allow_new_data);
   trainer.load(checkpoint);
   check_name(from, trainer.steps());
   warn_about_changes(checkpoint, trainer.model().settings);
-  // A run that continues in another directory takes its metrics along.
-  if (!own) forget_earlier_run(directory, checkpoints);
-  const fs::path metrics = directory.metrics();
-  if (!own || !fs::exists(metrics))
-    write_file_atomically(metrics, checkpoint.has("metrics") ? checkpoint.text("metrics") : "");
-  return fs::exists(checkpoints.path_for(trainer.steps()));
+  if (checkpoint.has("metrics")) loaded.metrics = checkpoint.text("metrics");
+  loaded.is_saved = fs::exists(checkpoints.path_for(trainer.steps()));
+  return loaded;
 }
 
 /// Rank 0: removes what the run writes again, after all ranks have loaded. Returns whether the best checkpoint so far
-/// is among it. `is_saved`: the directory has a checkpoint of the present step.
-bool clean_up(bool resumed, bool is_saved, const RunDirectory& directory, const Trainer& trainer,
+/// is among it.
+bool clean_up(bool resumed, const Loaded& loaded, const RunDirectory& directory, const Trainer& trainer,
               CheckpointDirectory& checkpoints) {
+  // A run that continues in another directory takes its metrics along.
+  if (!loaded.is_own) forget_earlier_run(directory, checkpoints);
+  if (resumed && (!loaded.is_own || !fs::exists(directory.metrics())))
+    write_file_atomically(directory.metrics(), loaded.metrics);
   const std::int64_t step = trainer.steps();
   const bool had_best = checkpoints.best().has_value();
   if (resumed) {
@@ -184,7 +219,7 @@ bool clean_up(bool resumed, bool is_saved, const RunDirectory& directory, const 
     checkpoints.discard_after(step);
   }
   // After the later best checkpoint is gone, so that this one can become the best.
-  if (is_saved) checkpoints.committed(step, trainer.early_stopping().best_at(step));
+  if (loaded.is_saved) checkpoints.committed(step, trainer.early_stopping().best_at(step));
   cut_back(directory.metrics(), resumed ? step : -1);
   return had_best && !checkpoints.best();
 }
@@ -194,24 +229,27 @@ bool clean_up(bool resumed, bool is_saved, const RunDirectory& directory, const 
 bool resume_run(const TrainOptions& options, const ProcessGroup& group, const RunDirectory& directory, Trainer& trainer,
                 CheckpointDirectory* checkpoints) {
   const Settings& settings = trainer.model().settings;
-  const std::optional<fs::path> from = where_to_resume(options, group, directory, settings, checkpoints);
+  TrainOptions::Resume choice = options.resume;
+  if (group.is_first()) choice = present_choice(options, directory, *checkpoints);
+  const std::optional<fs::path> from = where_to_resume(choice, options, group, directory, settings, checkpoints);
   const fs::path& weights = settings.model.weights;
-  bool is_saved = false;
+  Loaded loaded;
   if (!from) {
     if (!weights.empty()) start_from_weights(trainer, weights);
   } else if (group.is_first()) {
-    is_saved = load_on_first(*from, options.allow_new_data, directory, trainer, *checkpoints);
+    loaded = load_on_first(*from, options.allow_new_data, trainer, *checkpoints);
   } else {
     trainer.load(CheckpointReader::open(*from));
   }
   // Rank 0 knows whether the checkpoint belongs to this run; all ranks must agree on what to save.
-  is_saved = group.broadcast_text(is_saved ? "saved" : "") == "saved";
+  const bool is_saved = group.broadcast_text(loaded.is_saved ? "saved" : "") == "saved";
   if (from || !weights.empty()) check_same_start(group, trainer.digest(), from ? *from : weights);
   bool lost_best = false;
   if (group.is_first()) {
     // Only now: a run that cannot start leaves the earlier one unchanged.
-    if (options.resume == TrainOptions::Resume::never) forget_earlier_run(directory, *checkpoints);
-    lost_best = clean_up(from.has_value(), is_saved, directory, trainer, *checkpoints);
+    if (choice == TrainOptions::Resume::never) forget_earlier_run(directory, *checkpoints);
+    lost_best = clean_up(from.has_value(), loaded, directory, trainer, *checkpoints);
+    if (!job_id().empty()) write_file_atomically(job_file(directory), job_id());
   }
   // The other ranks also wait until rank 0 is done: they write shards, which discard_after() would remove as orphans.
   lost_best = group.broadcast_text(lost_best ? "lost" : "") == "lost";

@@ -148,6 +148,9 @@ TEST_F(RunResumeTest, ResumeNeverKeepsEarlierRunUntilTheNewOneCanStart) {
               HasSubstr("text.h5"));
   EXPECT_THAT(testing::message_of<UserError>([&] { run("run", {"model.weights=" + path("run")}, never); }),
               HasSubstr("is a checkpoint of this run directory, which --resume never removes"));
+  fs::create_symlink(checkpoints() / "best.h5", path("link.h5"));
+  EXPECT_THAT(testing::message_of<UserError>([&] { run("run", {"model.weights=" + path("link.h5")}, never); }),
+              HasSubstr("is a checkpoint of this run directory, which --resume never removes"));
   EXPECT_EQ(names_in(checkpoints()), before);
   EXPECT_EQ(names_in(path("run/tensorboard")), events);
   EXPECT_EQ(content(path("run/metrics.jsonl")), metrics);
@@ -160,6 +163,27 @@ TEST_F(RunResumeTest, ResumeNeverKeepsEarlierRunUntilTheNewOneCanStart) {
   const std::set<std::string> after = names_in(path("run/tensorboard"));
   EXPECT_EQ(after.size(), 2u) << "its own events and the other file";
   EXPECT_TRUE(after.contains("notes.txt"));
+}
+
+TEST_F(RunResumeTest, JobThatStartsAgainContinuesItsOwnRun) {
+  train(4);
+  TrainOptions never, other;
+  never.resume = TrainOptions::Resume::never;
+  other.resume = TrainOptions::Resume::path;
+  other.checkpoint = path("run");
+  setenv("FURLONG_RESUME_ID", "42", 1);
+  EXPECT_EQ(run("new", {"trainer.max_steps=6"}, other).step, 6);
+  const std::string metrics = content(path("new/metrics.jsonl"));
+  EXPECT_EQ(run("new", {"trainer.max_steps=7"}, other).step, 7) << "another start of the same job";
+  EXPECT_TRUE(content(path("new/metrics.jsonl")).starts_with(metrics));
+  EXPECT_EQ(run("new", {"trainer.max_steps=8"}, never).step, 8);
+  EXPECT_TRUE(content(path("new/metrics.jsonl")).starts_with(metrics));
+  setenv("FURLONG_RESUME_ID", "43", 1);
+  EXPECT_THAT(testing::message_of<UserError>([&] { run("new", {"trainer.max_steps=9"}, other); }),
+              HasSubstr("contains checkpoints of another run"));
+  EXPECT_EQ(run("new", {"trainer.max_steps=3"}, never).step, 3);
+  unsetenv("FURLONG_RESUME_ID");
+  EXPECT_FALSE(content(path("new/metrics.jsonl")).starts_with(metrics));
 }
 
 TEST_F(RunResumeTest, WarnsAboutChangedSettings) {
