@@ -369,4 +369,13 @@ std::string Vocabulary::decode(std::span<const std::int32_t> ids) const {
   return text;
 }
 
+std::string kind_hint(const Vocabulary& data, const Vocabulary& model) {
+  if (!data.tokenizer() || !model.tokenizer()) return "";
+  const std::string_view one = data.tokenizer()->kind(), other = model.tokenizer()->kind();
+  const bool changed = (one == "sentencepiece" && other == "unigram") || (one == "unigram" && other == "sentencepiece");
+  if (!changed) return "";
+  return "; earlier versions read Unigram tokenizers as sentencepiece: prepare the dataset again with the model's "
+         "present tokenizer (--tokenizer)";
+}
+
 }  // namespace furlong

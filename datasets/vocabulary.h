@@ -142,8 +142,13 @@ class Vocabulary {
   std::array<std::int32_t, 256> byte_ids_{};
   std::shared_ptr<const Tokenizer> tokenizer_;
   std::int32_t tokenizer_size_ = 0;
+  bool ends_documents_ = false;
   std::string tokenizer_hash_;
   std::vector<std::int32_t> special_ids_, frame_front_, frame_back_;
 };
+
+/// Returns what to add to the error that a dataset's vocabulary differs from a model's: "; " and what to do if one was
+/// read by an earlier version, which read Unigram models of a tokenizer.json as SentencePiece; otherwise "".
+std::string kind_hint(const Vocabulary& data, const Vocabulary& model);
 
 }  // namespace furlong
