@@ -69,9 +69,10 @@ SplitData open_split(Model& model, const EvaluateArguments& options, const std::
                   options.batch_size > 0 ? options.batch_size : settings.data.batch_size};
   const Dataset& data = *found.data;
   if (!(model_vocabulary(settings, data.vocabulary()) == model.vocabulary))
-    throw UserError("{}: the dataset's vocabulary ({}{}) differs from the model's ({}{})", data.path(),
+    throw UserError("{}: the dataset's vocabulary ({}{}) differs from the model's ({}{}){}", data.path(),
                     data.vocabulary().description(), labels_of(settings, data.vocabulary()),
-                    model.vocabulary.description(), labels_of(settings, model.vocabulary));
+                    model.vocabulary.description(), labels_of(settings, model.vocabulary),
+                    kind_hint(data.vocabulary(), model.vocabulary));
   if (settings.model.position == layers::Position::learned && found.length > settings.model.max_sequence_length) {
     throw UserError("--sequence-length {}: the model has {} learned positions; expected at most as many", found.length,
                     settings.model.max_sequence_length);

@@ -298,8 +298,9 @@ class Exporter {
     // Read back from tokenizer.json, a SentencePiece model would be a tokenizer of another kind than the data's.
     const bool is_converted = has_sentencepiece() && holds(vocabulary_files_, "tokenizer.json") &&
                               holds(vocabulary_files_, "tokenizer.model");
-    if (!plan_.for_hugging_face || is_converted)
-      write_file(directory, performer_vocabulary_file, model_.vocabulary.to_json());
+    const Vocabulary vocabulary = marked_vocabulary();
+    if (!plan_.for_hugging_face || is_converted || vocabulary.ends_documents())
+      write_file(directory, performer_vocabulary_file, vocabulary.to_json());
     if (!plan_.for_hugging_face) {
       for (const auto& [name, text] : transformers_sources()) write_file(directory, name, text);
       if (may_write_card(directory))
@@ -307,6 +308,13 @@ class Exporter {
                    transformers_card(model_, origin_ ? origin_->source : "", report_.tokenizer_obstacle));
     }
     for (const auto& [name, text] : vocabulary_files_) write_file(directory, name, text);
+  }
+
+  /// Returns the vocabulary, and what frame_of() adds to the tokenizer's frame because of the data: the settings in the
+  /// directory name none.
+  Vocabulary marked_vocabulary() const {
+    const Vocabulary& own = model_.vocabulary;
+    return own.tokenizer() && frame_of(model_).back != own.frame_back() ? own.with_ended_documents() : own;
   }
 
   /// A card that somebody has written stays.

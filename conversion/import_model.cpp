@@ -63,7 +63,9 @@ Vocabulary vocabulary_of(const fs::path& path, const ImportOptions& options, std
         "{}: this tokenizer has {} tokens, but the model's embedding has {}; pass the tokenizer that the model was "
         "trained with (--tokenizer)",
         from.string(), tokenizer->size(), most);
-  return Vocabulary::of_tokenizer(std::move(tokenizer));
+  const Vocabulary vocabulary = Vocabulary::of_tokenizer(std::move(tokenizer));
+  const bool ends_documents = fs::exists(from / performer_vocabulary_file) && written_vocabulary(from).ends_documents();
+  return ends_documents ? vocabulary.with_ended_documents() : vocabulary;
 }
 
 /// Keeps a GGUF file's default chat template. Its list of further templates is ignored.

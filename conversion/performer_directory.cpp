@@ -29,11 +29,6 @@ std::optional<Origin> origin_of(const ForeignConfig& section, const fs::path& di
   return origin;
 }
 
-Vocabulary vocabulary_of(const fs::path& directory) {
-  const fs::path file = directory / performer_vocabulary_file;
-  return Vocabulary::from_json(read_text_file(file, std::uint64_t{256} << 20), file.string());
-}
-
 std::int64_t elements_of(const TensorFile& file) {
   std::int64_t elements = 0;
   for (const ForeignTensor& tensor : file.tensors()) elements += tensor.shape.elements();
@@ -83,6 +78,11 @@ bool is_performer_config(const ForeignConfig& config) {
   return config.has("model_type") && (config.json().at("model_type") == transformers_model_type || is_old(config));
 }
 
+Vocabulary written_vocabulary(const fs::path& directory) {
+  const fs::path file = directory / performer_vocabulary_file;
+  return Vocabulary::from_json(read_text_file(file, std::uint64_t{256} << 20), file.string());
+}
+
 Json performer_config(const Model& model, const std::optional<Origin>& origin) {
   Json section{{"version", version()}, {"settings", portable_settings(model.settings)}};
   if (origin) {
@@ -112,7 +112,7 @@ SourceModel open_performer_directory(const fs::path& directory, const ForeignCon
   // JSON is a subset of YAML, so the strict config reader can read these settings.
   const StoredModel stored{
       from_checkpoint_text(section.json().at("settings").dump(), config.origin() + " (furlong.settings)").settings,
-      vocabulary_of(directory), elements_of(file), directory.string()};
+      written_vocabulary(directory), elements_of(file), directory.string()};
   const Settings& settings = stored.settings;
   std::optional<Origin> origin = origin_of(section, directory);
   SourceModel result{options.allow_missing

@@ -13,6 +13,10 @@ inline constexpr const char* performer_vocabulary_file = exported_vocabulary_fil
 /// Returns true if config.json was written by furlong export for Furlong alone.
 bool is_performer_config(const ForeignConfig& config);
 
+/// Returns the vocabulary that a directory has in performer_vocabulary_file. Throws UserError if it is missing or
+/// damaged.
+Vocabulary written_vocabulary(const std::filesystem::path& directory);
+
 /// Returns the config.json of such a directory: transformers_config, and the section `furlong` with version, settings
 /// and origin.
 nlohmann::ordered_json performer_config(const Model& model, const std::optional<Origin>& origin);

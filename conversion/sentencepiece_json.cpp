@@ -23,6 +23,9 @@ using PieceType = SentencePieceProto::Type;
 
 constexpr const char* space_mark = "\u2581";  // what pieces have in place of a space
 
+/// The most bytes of a token that merges make: the search for its pairs takes quadratic time.
+constexpr std::size_t max_merged_bytes = 4096;
+
 /// Two pieces that become one.
 struct PieceSplit {
   std::string_view left, right;
@@ -66,6 +69,8 @@ std::string byte_pair_obstacle(const SentencePieceProto& proto) {
   std::unordered_map<float, const ModelPiece*> by_score;
   for (const ModelPiece& piece : proto.pieces) {
     if (piece.type != PieceType::normal || unicode::count(piece.text) < 2) continue;
+    if (piece.text.size() > max_merged_bytes)
+      return fmt::format("it has a token of {} bytes, more than {}", piece.text.size(), max_merged_bytes);
     const std::string_view text = piece.text;
     for (std::size_t at = 0, length = 0; at < text.size(); at += length) {
       length = unicode::length_at(text, at);

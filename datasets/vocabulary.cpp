@@ -98,6 +98,12 @@ Vocabulary Vocabulary::with_labels(std::vector<std::string> names, std::vector<L
   return extended;
 }
 
+Vocabulary Vocabulary::with_ended_documents() const {
+  Vocabulary marked = *this;
+  marked.ends_documents_ = true;
+  return marked;
+}
+
 Vocabulary Vocabulary::bytes(bool with_documents) { return {Kind::bytes, {}, with_documents}; }
 Vocabulary Vocabulary::dna() { return {Kind::dna, kDna, true}; }
 Vocabulary Vocabulary::rna() { return {Kind::rna, kRna, true}; }
@@ -122,6 +128,7 @@ std::string Vocabulary::to_json() const {
   json["symbols"] = symbols_;
   if (!labels_.empty()) json["labels"] = labels_;
   for (const LabelScale& of : label_scales_) json["label_scales"].push_back({of.mean, of.scale});
+  if (ends_documents_) json["ends_documents"] = true;
   std::string text = json.dump();
   if (tokenizer_) {
     // Insert the tokenizer's JSON unchanged, because equality compares its bytes.
@@ -213,8 +220,11 @@ Vocabulary Vocabulary::from_json(std::string_view text, std::string_view origin)
       if (!(scales.back().scale > 0)) return refuse("a label scale is not positive");
     }
   }
-  const Vocabulary plain =
+  if (json.contains("ends_documents") && !json["ends_documents"].is_boolean())
+    return refuse("'ends_documents' is neither true nor false");
+  Vocabulary plain =
       json["kind"] == "tokenizer" ? tokenizer_vocabulary(json, origin, refuse) : symbol_vocabulary(json, refuse);
+  plain.ends_documents_ = json.value("ends_documents", false);
   return plain.with_labels(std::move(labels), std::move(scales));
 }
 
@@ -367,6 +377,15 @@ std::string Vocabulary::decode(std::span<const std::int32_t> ids) const {
     }
   }
   return text;
+}
+
+std::string kind_hint(const Vocabulary& data, const Vocabulary& model) {
+  if (!data.tokenizer() || !model.tokenizer()) return "";
+  const std::string_view one = data.tokenizer()->kind(), other = model.tokenizer()->kind();
+  const bool changed = (one == "sentencepiece" && other == "unigram") || (one == "unigram" && other == "sentencepiece");
+  if (!changed) return "";
+  return "; earlier versions read Unigram tokenizers as sentencepiece: prepare the dataset again with the model's "
+         "present tokenizer (--tokenizer)";
 }
 
 }  // namespace furlong

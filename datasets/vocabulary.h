@@ -56,10 +56,12 @@ class Vocabulary {
   /// Returns this vocabulary with names of the document labels 0, 1, ..., and scales if they are numbers
   /// (LabelKind::numbers).
   Vocabulary with_labels(std::vector<std::string> names, std::vector<LabelScale> scales = {}) const;
+  /// Returns this vocabulary with the mark that ends_documents() returns.
+  Vocabulary with_ended_documents() const;
 
-  /// Returns {"kind": "dna", "symbols": ["A", ...]}, with "labels": [...] and "label_scales": [[mean, scale], ...] if
-  /// there are any. The symbols of `bytes` are "0x00" to "0xff". With a tokenizer: {"kind": "tokenizer", "symbols":
-  /// [tokens added for encoders], "tokenizer": {Tokenizer::to_json()}}.
+  /// Returns {"kind": "dna", "symbols": ["A", ...]}, with "labels": [...], "label_scales": [[mean, scale], ...] and
+  /// "ends_documents": true if there are any. The symbols of `bytes` are "0x00" to "0xff". With a tokenizer: {"kind":
+  /// "tokenizer", "symbols": [tokens added for encoders], "tokenizer": {Tokenizer::to_json()}}.
   std::string to_json() const;
   /// Reads what to_json() writes. Throws UserError, starting with `origin` (the file it came from), for anything else.
   static Vocabulary from_json(std::string_view json, std::string_view origin);
@@ -96,6 +98,9 @@ class Vocabulary {
   /// Returns one scale for each label if labels are numbers; otherwise empty. Ignored by comparisons: a model keeps the
   /// scales of its training data.
   const std::vector<LabelScale>& label_scales() const { return label_scales_; }
+  /// Whether the model of this vocabulary was trained with document_id() after each sequence, although its tokenizer
+  /// does not put it there. Exported models say so, whose settings name no data. Ignored by comparisons.
+  bool ends_documents() const { return ends_documents_; }
   /// Returns the id that unknown letters can be read as: N for DNA and RNA, X for protein, the unknown token of a
   /// tokenizer.
   std::optional<std::int32_t> unknown_id() const;
@@ -142,8 +147,13 @@ class Vocabulary {
   std::array<std::int32_t, 256> byte_ids_{};
   std::shared_ptr<const Tokenizer> tokenizer_;
   std::int32_t tokenizer_size_ = 0;
+  bool ends_documents_ = false;
   std::string tokenizer_hash_;
   std::vector<std::int32_t> special_ids_, frame_front_, frame_back_;
 };
+
+/// Returns what to add to the error that a dataset's vocabulary differs from a model's: "; " and what to do if one was
+/// read by an earlier version, which read Unigram models of a tokenizer.json as SentencePiece; otherwise "".
+std::string kind_hint(const Vocabulary& data, const Vocabulary& model);
 
 }  // namespace furlong

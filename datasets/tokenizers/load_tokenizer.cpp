@@ -4,6 +4,7 @@
 #include <sstream>
 #include <utility>
 
+#include "datasets/tokenizers/base64.h"
 #include "datasets/tokenizers/gguf_tokenizer.h"
 #include "datasets/tokenizers/hugging_face_json.h"
 #include "datasets/tokenizers/piece_model.h"
@@ -228,7 +229,24 @@ std::shared_ptr<const Tokenizer> from_vocab_txt(const fs::path& path, const Side
   return make_pipeline_tokenizer(wordpiece_json(parts, path.string()), side_files.names, nullptr, path.string());
 }
 
+/// Returns the tokenizer that Furlong exported to a directory, as JSON; null if there is none.
+nlohmann::json exported_tokenizer(const fs::path& directory) {
+  const fs::path path = directory / exported_vocabulary_file;
+  if (!fs::exists(path)) return nullptr;
+  const nlohmann::json vocabulary = parse_json(read_file(path), path.string());
+  if (!vocabulary.is_object()) return nullptr;
+  return vocabulary.value("tokenizer", nlohmann::json());
+}
+
 std::shared_ptr<const Tokenizer> from_sentencepiece(const fs::path& path, const SideFiles& side_files) {
+  SentencePieceParts parts;
+  parts.model = read_file(path);
+  // The class of the tokenizer.json that Furlong made of this model. Its names and frame are not the model's own.
+  if (side_files.class_name == "PreTrainedTokenizer") {
+    const nlohmann::json exported = exported_tokenizer(side_files.directory);
+    if (exported.is_object() && exported.value("sentencepiece", nlohmann::json()) == to_base64(parts.model))
+      return tokenizer_from_json(exported.dump(), (side_files.directory / exported_vocabulary_file).string());
+  }
   // Other classes change the text before the model sees it, or shift the ids.
   static const std::set<std::string_view> plain{"", "LlamaTokenizer", "CodeLlamaTokenizer", "GemmaTokenizer"},
       with_end{"T5Tokenizer"};
@@ -239,8 +257,6 @@ std::shared_ptr<const Tokenizer> from_sentencepiece(const fs::path& path, const 
         "(save_pretrained of the fast tokenizer)",
         path.string(), side_files.class_name);
   }
-  SentencePieceParts parts;
-  parts.model = read_file(path);
   parts.added = side_files.added;
   const auto bare = make_sentencepiece_tokenizer(parts, side_files.names, nullptr, path.string());
   const JsonView config = side_files.view();
@@ -279,11 +295,8 @@ std::shared_ptr<const Tokenizer> load(const fs::path& directory_or_file) {
     throw_missing(directory_or_file, "a tokenizer file or a directory with one");
   if (!fs::is_directory(directory_or_file)) return from_file(directory_or_file);
   const auto has = [&](const char* name) { return fs::exists(directory_or_file / name); };
-  if (const fs::path path = directory_or_file / exported_vocabulary_file; fs::exists(path)) {
-    const nlohmann::json vocabulary = parse_json(read_file(path), path.string());
-    if (vocabulary.is_object() && vocabulary.contains("tokenizer"))
-      return tokenizer_from_json(vocabulary["tokenizer"].dump(), path.string());
-  }
+  if (const nlohmann::json exported = exported_tokenizer(directory_or_file); !exported.is_null())
+    return tokenizer_from_json(exported.dump(), (directory_or_file / exported_vocabulary_file).string());
   for (const char* name : {"tokenizer.json", "vocab.json", "vocab.txt", "tokenizer.model", "spiece.model"}) {
     if (has(name) && (std::string_view(name) != "vocab.json" || has("merges.txt")))
       return from_file(directory_or_file / name);

@@ -145,20 +145,20 @@ class PrecompiledStep : public Normalizer::Step {
     std::string out;
     for (std::size_t begin = 0; begin < text.size();) {
       const std::size_t end = unicode::cluster_end(text, begin);
-      append(out, std::string_view(text).substr(begin, end - begin));
-      growth.check(out.size());
+      append(out, std::string_view(text).substr(begin, end - begin), growth);
       begin = end;
     }
     return out;
   }
 
  private:
-  void append(std::string& out, std::string_view cluster) const {
+  /// A cluster may have any number of characters, so that each one is checked.
+  void append(std::string& out, std::string_view cluster, const TextGrowth& growth) const {
     constexpr std::size_t longest_whole = 5;  // bytes
     if (cluster.size() <= longest_whole) {
       if (const auto content = map_->find(cluster)) {
         out += *content;
-        return;
+        return growth.check(out.size());
       }
     }
     for (std::size_t position = 0; position < cluster.size();) {
@@ -166,6 +166,7 @@ class PrecompiledStep : public Normalizer::Step {
       unicode::next(cluster, position);
       const std::string_view character = cluster.substr(begin, position - begin);
       out += map_->find(character).value_or(character);
+      growth.check(out.size());
     }
   }
 

@@ -23,8 +23,7 @@ Tensor real_tokens(const Batch& batch, bool causal) {
 
 std::unique_ptr<Dataset> open_dataset(const Settings& settings, const std::filesystem::path& dataset) {
   if (settings.data.task != "none" && !dataset.empty())
-    throw UserError("--data does not apply: the model was trained on {}; remove it",
-                    open_data(settings.data)->path());
+    throw UserError("--data does not apply: the model was trained on {}; remove it", open_data(settings.data)->path());
   if (settings.data.task == "none" && dataset.empty() && settings.data.mixture().empty())
     throw UserError("the model was imported, its config names no dataset; add --data DATASET");
   DataSettings data = settings.data;
@@ -39,8 +38,9 @@ ObservedModel::ObservedModel(Model& model, const ObservedBatches& wanted)
   const Settings& settings = model_.settings;
   const Vocabulary vocabulary = model_vocabulary(settings, data_->vocabulary());
   if (!(vocabulary == model_.vocabulary))
-    throw UserError("{}: the dataset's vocabulary ({}) differs from the model's ({})", data_->path(),
-                    vocabulary.description(), model_.vocabulary.description());
+    throw UserError("{}: the dataset's vocabulary ({}) differs from the model's ({}){}", data_->path(),
+                    vocabulary.description(), model_.vocabulary.description(),
+                    kind_hint(vocabulary, model_.vocabulary));
   length_ = wanted.sequence_length > 0 ? wanted.sequence_length : settings.data.sequence_length;
   if (settings.model.position == layers::Position::learned && length_ > settings.model.max_sequence_length)
     throw UserError("--sequence-length {}: the model has {} learned positions; expected at most as many", length_,

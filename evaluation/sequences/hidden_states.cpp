@@ -24,7 +24,7 @@ std::vector<double> doubles_of(const Tensor& tensor) {
 namespace {
 
 /// Whether the model is another program's, and has not been trained since: its settings have the size of its embedding,
-/// and no data.
+/// and no data. The same is true of exported models; their vocabularies say how sequences end.
 bool is_imported(const Settings& settings) {
   return settings.model.vocabulary_size > 0 && settings.data.task == "none" && settings.data.mixture().empty();
 }
@@ -40,7 +40,7 @@ SequenceFrame frame_of(const Model& model) {
   const bool reads_class = objective.learns_labels() && objective.pooling == ops::Pooling::first;
   if (reads_class && first && (frame.front.empty() || frame.front.front() != *first))
     frame.front.insert(frame.front.begin(), *first);
-  const bool ends_document = !vocabulary.tokenizer() || !is_imported(model.settings);
+  const bool ends_document = !vocabulary.tokenizer() || vocabulary.ends_documents() || !is_imported(model.settings);
   if (ends_document && last && (frame.back.empty() || frame.back.back() != *last)) frame.back.push_back(*last);
   return frame;
 }

@@ -14,7 +14,8 @@ std::vector<double> doubles_of(const Tensor& tensor);
 
 /// The frame that the model was trained with: its tokenizer's own ([CLS] ... [SEP], <s> ...). Encoders add to it what
 /// it lacks of the class token in front, where labels were learned from it, and of the document token after the
-/// sequence, as prepared datasets and LabeledSource do. Another program's model has the frame of its tokenizer alone.
+/// sequence, as prepared datasets and LabeledSource do. Another program's model has the frame of its tokenizer alone,
+/// unless its vocabulary says more (Vocabulary::ends_documents).
 SequenceFrame frame_of(const Model& model);
 
 /// The tokens that a sequence may have: of learned positions, and of a projection along the sequence; 0: any number.

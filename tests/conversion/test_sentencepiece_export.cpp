@@ -173,6 +173,9 @@ TEST_F(SentencePieceExport, RefusesWhatNoTokenizerJsonExpresses) {
   proto = merging();
   proto.pieces.push_back({"ax", -20});
   EXPECT_THAT(obstacle(proto), HasSubstr("it has 'ax', but no token 'x'"));
+  proto = merging();
+  proto.pieces.push_back({std::string(4097, 'a'), -20});
+  EXPECT_THAT(obstacle(proto), HasSubstr("it has a token of 4097 bytes, more than 4096"));
 }
 
 TEST_F(SentencePieceExport, ParsesWhatItSerializes) {

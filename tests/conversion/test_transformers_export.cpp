@@ -1,11 +1,15 @@
 // Directories of models that transformers loads with trust_remote_code; tests/parity/transformers_export.py loads them.
+#include <gmock/gmock.h>
+
 #include <map>
 #include <set>
 
+#include "conversion/convert.h"
 #include "conversion/export.h"
 #include "conversion/transformers_model.h"
 #include "datasets/tokenizers/sentencepiece_proto.h"
 #include "datasets/tokenizers/train_tokenizer.h"
+#include "evaluation/sequences/hidden_states.h"
 #include "tests/conversion/tiny_models.h"
 #include "tests/temporary_folder.h"
 
@@ -114,8 +118,7 @@ TEST_F(TransformersExport, TokenizerFramesTextsAsTrainingDoes) {
             (Ids{258, 'a', 'b', 256}));
 }
 
-// A tokenizer without a class token, and one that puts only <s> in front.
-TEST_F(TransformersExport, TokenizerOfPiecesFramesTextsAsTrainingDoes) {
+std::string pieces_model() {
   SentencePieceProto proto;
   proto.bpe = true;
   proto.pieces = {{"<unk>", 0, SentencePieceProto::Type::unknown},
@@ -126,8 +129,13 @@ TEST_F(TransformersExport, TokenizerOfPiecesFramesTextsAsTrainingDoes) {
                   {"\u2581a", -1}};
   proto.beginning = 1;
   proto.end = 2;
+  return proto.serialized();
+}
+
+// A tokenizer without a class token, and one that puts only <s> in front.
+TEST_F(TransformersExport, TokenizerOfPiecesFramesTextsAsTrainingDoes) {
   using Ids = std::vector<std::int32_t>;
-  const auto pieces = load_tokenizer(file("a.model", proto.serialized()));
+  const auto pieces = load_tokenizer(file("a.model", pieces_model()));
   const auto bytes = load_tokenizer(bpe_tokenizer(folder_ / "bpe"));
   const auto framed = [&](const std::function<void(Settings&)>& change, const std::shared_ptr<const Tokenizer>& own) {
     exported(make(change, Vocabulary::of_tokenizer(own).with_labels({"no", "yes"})));
@@ -148,6 +156,47 @@ TEST_F(TransformersExport, TokenizerOfPiecesFramesTextsAsTrainingDoes) {
   EXPECT_EQ(framed(causal, bytes), (Ids{'a'}));
   EXPECT_EQ(framed(masked, bytes), (Ids{'a', 261}));
   EXPECT_EQ(framed(labeled, bytes), (Ids{263, 'a', 261}));
+}
+
+// The settings of an export name no data, and those of a trained model may have the size of its embedding.
+TEST_F(TransformersExport, FrameOfATrainedEncoderComesBack) {
+  const auto linear = [](Settings& s) {
+    encoder(s, Objective::masked_tokens);
+    s.data.use("trained.h5");
+    s.data.sequence_length = 512;
+    s.model.vocabulary_size = 300;
+  };
+  const auto esm = [&](Settings& s) {
+    linear(s);
+    s.model.attention = s.model.attention.plain();
+    s.model.attention.mechanism = "softmax";
+    s.model.prediction_head = layers::PredictionHead::transform;
+    s.model.output_bias = true;
+  };
+  const std::vector<std::function<void(Settings&)>> changes{linear, esm};
+  for (const std::string& tokenizer : {file("a.model", pieces_model()), bpe_tokenizer(folder_ / "bpe")}) {
+    const Vocabulary data = Vocabulary::of_tokenizer(load_tokenizer(tokenizer));
+    for (const auto& change : changes) {
+      Model model = make(change, data);
+      const SequenceFrame frame = frame_of(model);
+      EXPECT_EQ(frame.back, std::vector<std::int32_t>{data.document_id().value()});
+      exported(std::move(model));
+      EXPECT_EQ(report_.for_hugging_face, &change == &changes[1]) << report_.reason;
+      ConvertOptions options;
+      options.source = path("out");
+      options.destination = path("converted.h5");
+      options.overwrite = true;
+      convert(options);
+      for (const std::string& place : {path("out"), path("converted.h5")}) {
+        const Model copy = open_source_model(place).model;
+        EXPECT_EQ(frame_of(copy).front, frame.front) << tokenizer;
+        EXPECT_EQ(frame_of(copy).back, frame.back) << tokenizer;
+        EXPECT_TRUE(model_vocabulary(copy.settings, data) == copy.vocabulary) << "the data can be evaluated";
+      }
+      if (tokenizer.ends_with(".model"))
+        EXPECT_EQ(load_tokenizer(path("out/tokenizer.model"))->to_json(), data.tokenizer()->to_json());
+    }
+  }
 }
 
 TEST_F(TransformersExport, SentencePieceTokenizerOfANativeModelComesBack) {

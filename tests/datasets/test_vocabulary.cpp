@@ -12,6 +12,17 @@ namespace {
 using ::testing::HasSubstr;
 using testing::message_of;
 
+TEST(Vocabulary, KeepsTheMarkOfEndedDocuments) {
+  const Vocabulary plain = Vocabulary::protein(), marked = plain.with_encoder_tokens().with_ended_documents();
+  EXPECT_FALSE(plain.ends_documents());
+  EXPECT_FALSE(Vocabulary::from_json(plain.to_json(), "f").ends_documents());
+  EXPECT_TRUE(marked == plain.with_encoder_tokens());
+  const Vocabulary read = Vocabulary::from_json(marked.to_json(), "f").with_labels({"no", "yes"});
+  EXPECT_TRUE(read.ends_documents());
+  EXPECT_EQ(read.to_json(), marked.with_labels({"no", "yes"}).to_json());
+  EXPECT_THROW(Vocabulary::from_json(R"({"kind": "bytes", "symbols": [], "ends_documents": 1})", "f"), UserError);
+}
+
 TEST(Vocabulary, HasExpectedSizesAndIds) {
   EXPECT_EQ(Vocabulary::bytes(false).size(), 256);
   EXPECT_EQ(Vocabulary::bytes(true).size(), 257);

@@ -1,6 +1,7 @@
 #include "datasets/tokenizers/normalization_map.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <cstdint>
 #include <string>
@@ -76,6 +77,29 @@ TEST(NormalizationMap, PrecompiledStepReplacesClustersAndCharacters) {
   EXPECT_EQ(normalizer.apply("a\u0301\u0301\u0301"), "b\u0301\u0301\u0301");
   const nlohmann::json damaged{{"type", "Precompiled"}, {"precompiled_charsmap", "AAAA"}};
   EXPECT_THROW(Normalizer(JsonView(damaged, "f:")), UserError);
+}
+
+// One cluster of 8 kB would become 1 GiB.
+TEST(NormalizationMap, PrecompiledStepEndsInsideAClusterThatGrowsTooMuch) {
+  Map map;  // U+0301 becomes 256 KiB
+  map.units.resize(1024, 0);
+  map.units[256 ^ 0xCC] = Map::offset(256 ^ 0xCC ^ 512) | 0xCC;
+  map.units[512 ^ 0x81] = Map::offset(512 ^ 0x81 ^ 768) | 1 << 8 | 0x81;
+  map.units[768] = 0x80000000 | 2;
+  map.texts += std::string(std::size_t{256} << 10, 'c') + std::string(1, '\0');
+  const nlohmann::json step{{"type", "Precompiled"}, {"precompiled_charsmap", to_base64(map.bytes())}};
+  const Normalizer normalizer(JsonView(step, "f:"));
+  EXPECT_EQ(normalizer.apply(std::string(8192, ' ') + "x\u0301").size(), 8193U + (256U << 10));
+  std::string cluster = "x";
+  for (int i = 0; i < 4096; ++i) cluster += "\u0301";
+  const auto peak_kib = [] {
+    rusage usage{};
+    getrusage(RUSAGE_SELF, &usage);
+    return usage.ru_maxrss;
+  };
+  const auto before = peak_kib();
+  EXPECT_THROW(normalizer.apply(cluster), UserError);
+  EXPECT_LT(peak_kib() - before, 64 << 10);
 }
 
 TEST(NormalizationMap, RejectsSearchesOutsideTheTrie) {

@@ -5,7 +5,9 @@
 
 #include <nlohmann/json.hpp>
 
+#include "datasets/tokenizers/sentencepiece_proto.h"
 #include "datasets/tokenizers/tokenizer.h"
+#include "datasets/vocabulary.h"
 #include "framework/core/error.h"
 #include "tests/temporary_folder.h"
 
@@ -54,7 +56,30 @@ TEST_F(UnigramTest, SpecialTokensAreTextByDefault) {
   EXPECT_THAT(tokenizer->encode("<s>a<mask>", SpecialTokenMode::as_token), ElementsAre(1, 4, 10));
   EXPECT_THAT(tokenizer->encode("<s>"), ElementsAre(8, 0)) << "a run of unknown characters is one token";
   EXPECT_EQ(tokenizer->special().unknown, 0);
+}
+
+TEST_F(UnigramTest, UnknownTokensHaveNoNumberOfBytes) {
+  document["normalizer"] = nullptr;
+  document["pre_tokenizer"]["prepend_scheme"] = "never";
+  document["decoder"]["prepend_scheme"] = "never";
+  document["added_tokens"] = json::array();
+  document["model"]["vocab"] =
+      json::parse(R"([["<unk>", 0], ["a", -1], ["b", -1], ["\n", -1], ["\u2581", -1], ["\u2581ab", -1]])");
+  const auto tokenizer = load(document);
+  EXPECT_EQ(tokenizer->text_bytes(1), 1U);
+  EXPECT_EQ(tokenizer->text_bytes(5), 3U) << "the mark is one space";
   EXPECT_EQ(tokenizer->text_bytes(0), std::nullopt);
+}
+
+TEST_F(UnigramTest, KindOfEarlierVersionsHasAHint) {
+  SentencePieceProto proto;
+  proto.pieces = {{"<unk>", 0, SentencePieceProto::Type::unknown}, {"a", -1}};
+  const Vocabulary before = Vocabulary::of_tokenizer(load_tokenizer(file("a.model", proto.serialized()))),
+                   now = Vocabulary::of_tokenizer(load(document));
+  EXPECT_THAT(kind_hint(before, now), HasSubstr("prepare the dataset again"));
+  EXPECT_EQ(kind_hint(now, before), kind_hint(before, now));
+  EXPECT_EQ(kind_hint(now, now), "");
+  EXPECT_EQ(kind_hint(Vocabulary::dna(), now), "");
 }
 
 TEST_F(UnigramTest, EveryAddedTokenSplitsTheText) {
