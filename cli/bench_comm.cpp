@@ -94,6 +94,7 @@ void measure(const BenchCommArguments& options, const ProcessGroup& group) {
   const std::optional<LoadedSettings> loaded =
       options.config.empty() ? std::nullopt : std::optional(load_settings(options.config, options.overrides));
   if (loaded && group.is_first()) log_warnings(*loaded);
+  check_same_program(group);
   check_same(group, {{"--bytes", options.bench.bytes},
                      {"--repeats", options.bench.repeats},
                      {"--config", loaded.has_value()},

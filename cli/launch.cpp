@@ -107,8 +107,9 @@ void add_launch(Command program, int& status) {
       "SIGTERM, SIGINT (Ctrl-C), SIGUSR1 and SIGHUP are forwarded to all ranks. If a rank fails, the others are killed "
       "after "
       "the timeout, and the last line names the first rank that failed, unless that rank reported a user error "
-      "(status 2). Ranks that still run 60 s after another has ended with status 3 (stopped by a signal) are killed. "
-      "Exit status: 0, 3 (stopped by a signal, saved), or that of the first rank that failed.\n"
+      "(status 2). Ranks that still run 60 s, or --timeout if longer, after another has ended with status 3 (stopped "
+      "by a signal) are killed. Exit status: 0, 3 (stopped by a signal, saved), or that of the first rank that "
+      "failed.\n"
       "For several hosts, start furlong train with srun, mpirun or torchrun. docs/cluster.md describes this, signals "
       "and exit statuses.");
   launcher.examples({

@@ -50,6 +50,7 @@ class GlooCommunicator final : public Communicator {
         queue_({[this](std::uint64_t operation, const std::string& name) { return watch(operation, name); },
                 [this] { mesh_.interrupt(); }, [this](const std::exception& error) { return explain(error); }}) {
     queue_.submit("connecting the ranks", [this] { mesh_.connect(); }).wait();
+    notice_.connected();
   }
 
   const char* engine() const override { return "gloo"; }
@@ -229,7 +230,7 @@ class GlooCommunicator final : public Communicator {
   ReduceScatterRing ring_;
   std::optional<std::uint64_t> lost_during_;  ///< watcher only
   steady_clock::time_point lost_since_;
-  WaitNotice notice_;  ///< watcher only
+  WaitNotice notice_;  ///< watcher only, except connected()
   /// Number of the running collective, from 1; 0 for point-to-point messages and while connecting.
   std::atomic<std::uint64_t> running_collective_ = 0;
   std::uint32_t collectives_ = 0;               ///< runner only

@@ -16,6 +16,8 @@ WaitNotice::WaitNotice(StoreClient& store, Options options, std::function<std::s
     : store_(store), options_(std::move(options)), name_of_rank_(std::move(name_of_rank)) {}
 
 void WaitNotice::update(const Operation& operation) noexcept {
+  const std::lock_guard lock(mutex_);
+  if (connected_ && !operation.unconnected.empty()) return;
   const auto now = steady_clock::now();
   if (current_ != operation.id) {
     current_ = operation.id;
@@ -33,6 +35,16 @@ void WaitNotice::update(const Operation& operation) noexcept {
     next_ = now + options_.every;
     const double seconds = std::chrono::duration<double>(now - since_).count();
     operation.unconnected.empty() ? log_notice(operation, seconds) : log_connecting(operation, seconds);
+  } catch (const std::exception&) {
+    // A fault, which is reported elsewhere.
+  }
+}
+
+void WaitNotice::connected() noexcept {
+  const std::lock_guard lock(mutex_);
+  connected_ = true;
+  try {
+    if (published_) store_.set(key_of(options_.rank), {});
   } catch (const std::exception&) {
     // A fault, which is reported elsewhere.
   }
@@ -69,7 +81,8 @@ void WaitNotice::log_notice(const Operation& operation, double seconds) {
 
 void WaitNotice::log_connecting(const Operation& operation, double seconds) {
   for (int rank = 0; rank < options_.rank; ++rank) {
-    if (entry_of(rank)) return;  // the lower rank waits, too, and logs
+    const std::optional<Entry> entry = entry_of(rank);
+    if (entry && entry->name == operation.name) return;  // the lower rank waits, too, and logs
   }
   std::vector<std::string> missing;
   for (const int rank : operation.unconnected) missing.push_back(name_of_rank_(rank));

@@ -2,6 +2,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -36,9 +37,12 @@ class WaitNotice {
   /// Call at intervals, from one thread, while an operation runs. Logs nothing and throws nothing if the store knows a
   /// fault.
   void update(const Operation& operation) noexcept;
+  /// Call it when all ranks are connected to this one, from any thread: this rank no longer counts as one that logs for
+  /// the ranks above it that still connect.
+  void connected() noexcept;
 
  private:
-  /// A rank's entry in the store: the last operation that it waited in.
+  /// A rank's entry in the store: the last operation that it waited in; empty once it has waited to connect.
   struct Entry {
     std::uint64_t number = 0;
     std::string name;
@@ -51,6 +55,8 @@ class WaitNotice {
   StoreClient& store_;
   const Options options_;
   const std::function<std::string(int rank)> name_of_rank_;
+  std::mutex mutex_;
+  bool connected_ = false;
   std::optional<std::uint64_t> current_;
   std::chrono::steady_clock::time_point since_, next_;
   bool published_ = false;

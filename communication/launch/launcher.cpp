@@ -217,7 +217,8 @@ class Launch {
   }
 
   /// Starts the time limit after a failure, or when only stopped ranks remain, and kills the ranks when it is reached.
-  /// The time limit is longer after a rank's exit with status 3: another may still be starting, or saving.
+  /// The time limit is longer after a rank's exit with status 3: another may still be starting, or saving. A failure
+  /// after that starts its own time limit.
   void enforce_deadline() {
     bool only_stopped = count_living() < ranks_.size();
     for_each_living([&](const Rank& rank) { only_stopped = only_stopped && rank.stopped; });
@@ -228,8 +229,11 @@ class Launch {
     }
     const double limit = has_fault ? options_.timeout : std::max(options_.stop_timeout, options_.timeout);
     const bool kills = std::any_of(ranks_.begin(), ranks_.end(), std::mem_fn(&Rank::killed));
-    if (!deadline_ || (limit != limit_ && !kills)) deadline_ = after(limit);
-    if (!kills) limit_ = limit;
+    if (!deadline_ || (has_fault != limits_fault_ && !kills)) deadline_ = after(limit);
+    if (!kills) {
+      limit_ = limit;
+      limits_fault_ = has_fault;
+    }
     if (steady_clock::now() < *deadline_) return;
     kill_living();
     deadline_ = after(60);  // only waits for the killed ranks to end
@@ -359,7 +363,8 @@ class Launch {
   std::vector<Rank> ranks_;
   const Rank* first_failed_ = nullptr;
   std::optional<Moment> deadline_;
-  double limit_ = 0;  ///< seconds that deadline_ allows
+  double limit_ = 0;           ///< seconds that deadline_ allows
+  bool limits_fault_ = false;  ///< deadline_ follows a failure, or only stopped ranks; false: an exit with status 3
   std::vector<int> forwarded_;
   bool interrupted_ = false, interrupted_twice_ = false;
   bool gave_up_ = false;  ///< true: a paused reader is no longer waited for

@@ -86,6 +86,18 @@ TEST(LauncherFaults, KillsRanksThatRemainAfterAStop) {
   EXPECT_TRUE(all_gone(processes));
 }
 
+// Both time limits are equal, but that of the failure starts later.
+TEST(LauncherFaults, AFailureAfterAStopStartsItsOwnTimeLimit) {
+  LaunchOptions options =
+      Launcher::shell(3, "[ $RANK = 0 ] && exit 3; [ $RANK = 1 ] && sleep 2 && exit 6; exec sleep 60", 6);
+  options.stop_timeout = 1;  // the longer one counts
+  Launcher launcher(options, {});
+  const Ended ended = launcher.wait();
+  EXPECT_EQ(ended.status, 6);
+  EXPECT_GE(ended.seconds, 7.9) << "2 s until rank 1 fails, 6 s for rank 2";
+  EXPECT_THAT(error_of(ended), HasSubstr(") ended with status 6; rank 2 did not end within 6 s and was killed"));
+}
+
 TEST(LauncherFaults, KeepsSuspendedAndSlowRanksWithoutAFault) {
   // After a rank ends successfully, the others have no time limit. A stopped rank among running ones may continue.
   Launcher launcher(3, "echo $$ > $D/pid.$RANK; [ $RANK = 0 ] && exit 0; " AWAIT("now"), 0.2);

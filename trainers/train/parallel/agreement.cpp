@@ -113,6 +113,8 @@ void check_same(const ProcessGroup& group, const Json& values) {
   }
 }
 
+std::string this_program() { return fmt::format("{} ({})", version(), commit()); }
+
 void check_same_program(const ProcessGroup& group, const std::string& program) {
   if (group.is_alone()) return;
   const std::string first = group.broadcast_text(program);
@@ -125,7 +127,6 @@ void check_same_program(const ProcessGroup& group, const std::string& program) {
 void check_agreement(const ProcessGroup& group, const Settings& settings, const Dataset& data,
                      const TrainOptions* options) {
   if (group.is_alone()) return;
-  check_same_program(group, fmt::format("{} ({})", version(), commit()));
   const auto [own, first] = both(group, {{"settings", to_json(settings)}, {"data", description(data)}});
   const Json here = own["settings"].flatten(), there = first["settings"].flatten();
   for (const std::string& key : keys_of(there, here)) {

@@ -5,7 +5,6 @@
 #include "trainers/model/objective.h"
 #include "trainers/settings/process_checks.h"
 #include "trainers/train/data_checks.h"
-#include "trainers/train/parallel/agreement.h"
 #include "trainers/train/parallel/process_devices.h"
 #include "trainers/train/run/run_memory.h"
 
@@ -43,7 +42,9 @@ std::unique_ptr<Dataset> open_named_data(const DataSettings& data) {
 
 }  // namespace
 
-RunSetup set_up_run(const LoadedSettings& loaded, const TrainOptions& options, const ProcessGroup& group) {
+RunSetup set_up_run(const LoadedSettings& loaded, const TrainOptions& options, const ProcessGroup& group,
+                    const std::string& program) {
+  check_same_program(group, program);
   const Settings& settings = loaded.settings;
   RunSetup setup;
   setup.data = open_named_data(settings.data);

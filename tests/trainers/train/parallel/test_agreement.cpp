@@ -8,6 +8,7 @@
 
 #include "tests/trainers/parallel_testing.h"
 #include "tests/trainers/training.h"
+#include "trainers/train/run/run_setup.h"
 
 namespace furlong {
 namespace {
@@ -68,6 +69,17 @@ TEST_F(Agreement, RejectsAnotherProgram) {
   EXPECT_EQ(with("0.1.0 (abc)", "0.1.0 (def)"),
             "this rank runs furlong 0.1.0 (def) and rank 0 furlong 0.1.0 (abc); expected the same program: install it "
             "on all hosts");
+}
+
+// Rank 1 also has an error that it would meet next. Rank 0 meanwhile waits in the first collective.
+TEST_F(Agreement, RunsCheckTheProgramFirst) {
+  const std::string store = testing::write_store(path("tokens.h5"), testing::synthetic_text(2000));
+  World world(2, [&](ProcessGroup& group, const Report&) {
+    const LoadedSettings loaded = testing::small_settings(group.is_first() ? store : path("missing.h5"));
+    set_up_run(loaded, TrainOptions{}, group, group.is_first() ? "0.1.0 (abc)" : "0.1.0 (def)");
+  });
+  EXPECT_EQ(world.wait(), (std::vector<int>{1, 2})) << world.errors();
+  EXPECT_THAT(world.errors(), HasSubstr("this rank runs furlong 0.1.0 (def) and rank 0 furlong 0.1.0 (abc)"));
 }
 
 }  // namespace
