@@ -43,8 +43,8 @@ constexpr std::string_view stop_reason =
     "error: stopped by a signal before all ranks had connected; run the same command again";
 const std::string stopped_text(stop_reason.substr(report_prefix.size()));
 constexpr int stopped_status = 3;
-/// Longest time from a signal until a rank no longer waits for others.
-constexpr milliseconds stop_patience{3000};
+/// Longest time, by default, from a signal until a rank no longer waits for others.
+constexpr milliseconds longest_stop_patience{3000};
 
 bool is_stop(const Fault& fault) { return fault.reason == stop_reason; }
 
@@ -88,6 +88,7 @@ class ProcessGroup::Joined {
  public:
   Joined(const LaunchEnvironment& environment, const Options& options)
       : environment_(environment),
+        connect_timeout_(options.connect_timeout),
         notice_after_(options.notice_after),
         notice_every_(options.notice_every),
         patience_(options.timeout / 5),
@@ -114,7 +115,8 @@ class ProcessGroup::Joined {
 
   /// Connects the ranks. An error is reported to those that have joined.
   void connect(const Options& options) {
-    const ConnectStop stop(options.stop_requested, std::min(patience_, stop_patience));
+    const ConnectStop stop(options.stop_requested,
+                           options.stop_patience.value_or(std::min(patience_, longest_stop_patience)));
     try {
       open(options, stop);
     } catch (const std::exception& error) {
@@ -238,7 +240,13 @@ class ProcessGroup::Joined {
     client.host = environment_.host;
     client.times = times_;
     client.connect_timeout = options.connect_timeout;
-    client.give_up = [stop] { return stop.is_due(); };
+    client.give_up = [this, stop, begin = Clock::now(), next = notice_after_]() mutable {
+      if (Clock::now() - begin >= next) {
+        warn_of_missing_store(seconds_since(begin));
+        next += notice_every_;
+      }
+      return stop.is_due();
+    };
     client.on_fault = [this](const Fault& fault) { on_fault(fault); };
     store_ = std::make_unique<StoreClient>(client);
     const StopReporter reporter(*store_, stop, std::string(stop_reason));
@@ -251,6 +259,17 @@ class ProcessGroup::Joined {
     gloo_.notice_every = notice_every_;
     gloo_.fault_patience = times_.grace + 2 * times_.heartbeat_interval;
     communicator_ = make_gloo_communicator(*store_, gloo_);
+  }
+
+  /// Warns that rank 0, which runs the store, has not started. Ranks without a store cannot agree on one that warns:
+  /// rank 1 does, and one of each further host.
+  void warn_of_missing_store(double waited) const {
+    if (environment_.rank != 1 && environment_.local_rank != 0) return;
+    log_warn(
+        "rank 0 has not arrived for {:.0f} s: no job store at MASTER_ADDR {}, MASTER_PORT {}; waiting up to {:.0f} s; "
+        "check that rank 0 has started, and its log",
+        waited, environment_.master_address, environment_.master_port,
+        std::chrono::duration<double>(connect_timeout_).count());
   }
 
   /// Waits for a value that another rank writes to the store, as long as that rank is alive. If `warns` is set, logs
@@ -355,7 +374,7 @@ class ProcessGroup::Joined {
   }
 
   const LaunchEnvironment environment_;
-  const milliseconds notice_after_, notice_every_, patience_;
+  const milliseconds connect_timeout_, notice_after_, notice_every_, patience_;
   const StoreTimes times_;
   std::mutex mutex_;
   std::condition_variable changed_;

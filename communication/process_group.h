@@ -5,6 +5,7 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -43,9 +44,11 @@ class ProcessGroup {
     std::chrono::milliseconds timeout{15000};
     /// Time limit until all ranks have arrived.
     std::chrono::milliseconds connect_timeout{std::chrono::minutes(5)};
-    /// Polled while the ranks connect. If it returns true and they have not connected after a fifth of `timeout`, at
-    /// most 3 s, all ranks throw PeerError with exit status 3. Empty: they wait for connect_timeout.
+    /// Polled while the ranks connect. If it returns true and they have not connected after stop_patience, all ranks
+    /// throw PeerError with exit status 3. Empty: they wait for connect_timeout.
     std::function<bool()> stop_requested{};
+    /// Default: a fifth of `timeout`, at most 3 s.
+    std::optional<std::chrono::milliseconds> stop_patience{};
     /// When a rank that waits for another one first logs that, and how often it repeats it.
     std::chrono::milliseconds notice_after{std::chrono::minutes(1)}, notice_every{std::chrono::minutes(5)};
   };

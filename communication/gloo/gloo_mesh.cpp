@@ -1,6 +1,7 @@
 #include "communication/gloo/gloo_mesh.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <gloo/common/error.h>
 #include <gloo/transport/context.h>
 #include <gloo/transport/tcp/address.h>
@@ -18,6 +19,7 @@
 
 #include "communication/gloo/adopted_pairs.h"
 #include "framework/core/error.h"
+#include "framework/core/log.h"
 
 namespace furlong {
 
@@ -229,17 +231,36 @@ void GlooMesh::wait_for_ranks(StoreClient& store, const GlooOptions& options) {
   for (int rank = 0; rank < size_; ++rank) keys.push_back(key_of(options, rank) + "/here");
   const char here = 1;
   store.set(keys[static_cast<std::size_t>(rank_)], {&here, 1});
-  try {
-    store.wait(keys, options.connect_timeout);
-  } catch (const MachineError&) {
-    if (store.fault()) throw;
-    for (int rank = 0; rank < size_; ++rank) {
-      if (store.check({keys[static_cast<std::size_t>(rank)]})) continue;
-      throw MachineError("rank {} did not arrive to connect to rank {} on host {} within {:.1f} s", rank, rank_, host_,
-                         std::chrono::duration<double>(options.connect_timeout).count());
+  const auto begin = steady_clock::now(), end = begin + options.connect_timeout;
+  for (auto notice = begin + options.notice_after;; notice += options.notice_every) {
+    const auto until = std::min(notice, end);
+    try {
+      return store.wait(keys, std::max(milliseconds(0), std::chrono::ceil<milliseconds>(until - steady_clock::now())));
+    } catch (const MachineError&) {
+      if (store.fault()) throw;
     }
-    throw;
+    std::vector<int> missing;
+    for (int rank = 0; rank < size_; ++rank) {
+      if (!store.check({keys[static_cast<std::size_t>(rank)]})) missing.push_back(rank);
+    }
+    if (missing.empty()) return;
+    if (until == end)
+      throw MachineError("rank {} did not arrive to connect to rank {} on host {} within {:.1f} s", missing[0], rank_,
+                         host_, std::chrono::duration<double>(connect_timeout_).count());
+    warn_of_missing(missing, steady_clock::now() - begin);
   }
+}
+
+// The first rank that has arrived warns; the others wait as long.
+void GlooMesh::warn_of_missing(const std::vector<int>& missing, steady_clock::duration waited) const {
+  const auto below = std::count_if(missing.begin(), missing.end(), [this](int rank) { return rank < rank_; });
+  if (below < rank_) return;
+  std::vector<std::string> names;
+  for (const int rank : missing) names.push_back(fmt::format("rank {}", rank));
+  log_warn("{} {} not arrived for {:.0f} s; waiting up to {:.0f} s; check that {} started, and {}",
+           fmt::join(names, ", "), names.size() == 1 ? "has" : "have", std::chrono::duration<double>(waited).count(),
+           std::chrono::duration<double>(connect_timeout_).count(), names.size() == 1 ? "it has" : "they have",
+           names.size() == 1 ? "its log" : "their logs");
 }
 
 void GlooMesh::listen(const GlooOptions& options) {

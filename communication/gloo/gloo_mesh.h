@@ -44,7 +44,8 @@ class TimedOut : public std::runtime_error {
 class GlooMesh {
  public:
   /// Listens, and exchanges addresses with all other ranks through the store. Throws UserError if the address does not
-  /// belong to this host or a rank uses another address family. Throws MachineError if a rank does not arrive in time.
+  /// belong to this host or a rank uses another address family. Throws MachineError if a rank does not arrive in time;
+  /// warnings name it before that.
   GlooMesh(StoreClient& store, const GlooOptions& options);
   ~GlooMesh();
   GlooMesh(const GlooMesh&) = delete;
@@ -87,6 +88,7 @@ class GlooMesh {
 
   void make_transport(const GlooOptions& options);
   void wait_for_ranks(StoreClient& store, const GlooOptions& options);
+  void warn_of_missing(const std::vector<int>& missing, std::chrono::steady_clock::duration waited) const;
   void listen(const GlooOptions& options);
   void publish_address(StoreClient& store, const GlooOptions& options);
   void read_addresses(StoreClient& store, const GlooOptions& options);

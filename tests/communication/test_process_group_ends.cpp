@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "communication/process_group.h"
+#include "framework/core/log.h"
 #include "tests/trainers/parallel_testing.h"
 
 namespace furlong {
@@ -17,12 +18,14 @@ namespace {
 using parallel_testing::EndsWithoutLeaving;
 using parallel_testing::Report;
 using parallel_testing::seconds_since;
+using parallel_testing::SharedFile;
 using parallel_testing::steady_clock;
 using parallel_testing::World;
 using parallel_testing::WorldOptions;
 using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::SizeIs;
 using namespace std::chrono_literals;
 
@@ -48,8 +51,10 @@ TEST(ProcessGroupStart, RequestedStopEndsTheWaitForAMissingRank) {
   WorldOptions options;
   options.timeout = 6s;
   options.before = ending(2, 3);
+  options.stop_patience = 3s;
+  // Once a rank has joined the job store, it polls in a thread of its own instead of the main one.
+  options.stop_requested = [](int rank) { return rank == 1 && ::gettid() != ::getpid(); };
   const auto begin = steady_clock::now();
-  options.stop_requested = [=](int rank) { return rank == 1 && steady_clock::now() - begin > 3s; };
   World world(3, nothing, options);
   EXPECT_THAT(world.wait(), ElementsAre(3, 3, 3)) << world.errors();
   EXPECT_THAT(lines_of(world.errors()), ElementsAre(stopped)) << "rank 0 reports the stop of rank 1";
@@ -71,9 +76,70 @@ TEST(ProcessGroupStart, RequestedStopEndsTheWaitForRankZero) {
 TEST(ProcessGroupStart, RequestedStopLeavesTimeToConnect) {
   WorldOptions options;
   options.stop_requested = [](int) { return true; };
+  options.stop_patience = 60s;
   World world(
       3, [](ProcessGroup& group, const Report&) { group.barrier(); }, options);
   EXPECT_THAT(world.wait(), Each(0)) << world.errors();
+}
+
+/// Lets ranks start when the test says so.
+class StartSignals {
+ public:
+  explicit StartSignals(int size) : files_(static_cast<std::size_t>(size)) {}
+  void send(int rank) const { files_[static_cast<std::size_t>(rank)].write("x", 1); }
+  void wait(int rank) const {
+    while (files_[static_cast<std::size_t>(rank)].content().empty()) std::this_thread::sleep_for(5ms);
+  }
+
+ private:
+  std::vector<SharedFile> files_;
+};
+
+/// Waits until the rank has written `words` to standard error. Returns false after a minute.
+bool has_written(const World& world, int rank, const std::string& words) {
+  for (const auto end = steady_clock::now() + 60s; steady_clock::now() < end; std::this_thread::sleep_for(5ms)) {
+    if (world[rank].errors().find(words) != std::string::npos) return true;
+  }
+  return false;
+}
+
+TEST(ProcessGroupStart, RankZeroWarnsOfMissingRanks) {
+  const StartSignals start(3);
+  WorldOptions options;
+  options.connect_timeout = 150s;
+  options.notice = 300ms;
+  options.before = [&](int rank) {
+    configure_logging("warning");
+    start.wait(rank);
+  };
+  World world(
+      3, [](ProcessGroup& group, const Report&) { group.barrier(); }, options);
+  start.send(0);
+  EXPECT_TRUE(has_written(world, 0, "rank 1, rank 2 have not arrived for ")) << world.errors();
+  start.send(1);
+  EXPECT_TRUE(has_written(world, 0, "rank 2 has not arrived for ")) << world.errors();
+  std::this_thread::sleep_for(1s);  // rank 1 has waited, too
+  start.send(2);
+  EXPECT_THAT(world.wait(), Each(0)) << world.errors();
+  EXPECT_THAT(world[0].errors(), HasSubstr(" s; waiting up to 150 s; check that it has started, and its log"));
+  EXPECT_THAT(world[1].errors(), Not(HasSubstr("rank 2 has not arrived")));
+}
+
+TEST(ProcessGroupStart, RankOneWarnsOfMissingRankZero) {
+  const StartSignals start(3);
+  WorldOptions options;
+  options.connect_timeout = 150s;
+  options.notice = 300ms;
+  options.before = [&](int rank) {
+    configure_logging("warning");
+    if (rank == 0) start.wait(rank);
+  };
+  World world(
+      3, [](ProcessGroup& group, const Report&) { group.barrier(); }, options);
+  EXPECT_TRUE(has_written(world, 1, "rank 0 has not arrived for ")) << world.errors();
+  start.send(0);
+  EXPECT_THAT(world.wait(), Each(0)) << world.errors();
+  EXPECT_THAT(world[2].errors(), Not(HasSubstr("no job store at")));
 }
 
 TEST(ProcessGroupStart, OneRankReportsAnErrorOfConnecting) {

@@ -12,6 +12,7 @@
 #include <cstring>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -92,6 +93,7 @@ struct WorldOptions {
   std::function<void(int rank)> before = [](int) {};
   /// Whether a stop of this rank is requested while it connects.
   std::function<bool(int rank)> stop_requested = [](int) { return false; };
+  std::optional<milliseconds> stop_patience{};
 };
 
 /// Forks `size` processes of one thread each, while this process has only its main thread. They join a group, run
@@ -155,6 +157,7 @@ class World : public testing::ChildProcesses {
       group_options.timeout = options.timeout;
       group_options.connect_timeout = options.connect_timeout;
       group_options.stop_requested = [&] { return options.stop_requested(environment.rank); };
+      group_options.stop_patience = options.stop_patience;
       group_options.notice_after = group_options.notice_every = options.notice;
       ProcessGroup group(environment, group_options);
       try {
