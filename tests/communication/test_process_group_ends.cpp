@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "communication/process_group.h"
+#include "framework/core/log.h"
 #include "tests/trainers/parallel_testing.h"
 
 namespace furlong {
@@ -107,7 +108,10 @@ TEST(ProcessGroupStart, RankZeroWarnsOfMissingRanks) {
   WorldOptions options;
   options.connect_timeout = 150s;
   options.notice = 300ms;
-  options.before = [&](int rank) { start.wait(rank); };
+  options.before = [&](int rank) {
+    configure_logging("warning");
+    start.wait(rank);
+  };
   World world(
       3, [](ProcessGroup& group, const Report&) { group.barrier(); }, options);
   start.send(0);
@@ -127,6 +131,7 @@ TEST(ProcessGroupStart, RankOneWarnsOfMissingRankZero) {
   options.connect_timeout = 150s;
   options.notice = 300ms;
   options.before = [&](int rank) {
+    configure_logging("warning");
     if (rank == 0) start.wait(rank);
   };
   World world(
