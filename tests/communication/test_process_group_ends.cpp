@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <set>
 #include <sstream>
 #include <thread>
 
@@ -103,17 +104,22 @@ bool has_written(const World& world, int rank, const std::string& words) {
   return false;
 }
 
-TEST(ProcessGroupStart, RankZeroWarnsOfMissingRanks) {
-  const StartSignals start(3);
+/// Three ranks that warn of missing ones soon. Those in `late` start when `start` says so.
+World late_world(const StartSignals& start, const std::set<int>& late) {
   WorldOptions options;
   options.connect_timeout = 150s;
   options.notice = 300ms;
-  options.before = [&](int rank) {
+  options.before = [&start, late](int rank) {
     configure_logging("warning");
-    start.wait(rank);
+    if (late.contains(rank)) start.wait(rank);
   };
-  World world(
+  return World(
       3, [](ProcessGroup& group, const Report&) { group.barrier(); }, options);
+}
+
+TEST(ProcessGroupStart, RankZeroWarnsOfMissingRanks) {
+  const StartSignals start(3);
+  World world = late_world(start, {0, 1, 2});
   start.send(0);
   EXPECT_TRUE(has_written(world, 0, "rank 1, rank 2 have not arrived for ")) << world.errors();
   start.send(1);
@@ -127,15 +133,7 @@ TEST(ProcessGroupStart, RankZeroWarnsOfMissingRanks) {
 
 TEST(ProcessGroupStart, RankOneWarnsOfMissingRankZero) {
   const StartSignals start(3);
-  WorldOptions options;
-  options.connect_timeout = 150s;
-  options.notice = 300ms;
-  options.before = [&](int rank) {
-    configure_logging("warning");
-    if (rank == 0) start.wait(rank);
-  };
-  World world(
-      3, [](ProcessGroup& group, const Report&) { group.barrier(); }, options);
+  World world = late_world(start, {0});
   EXPECT_TRUE(has_written(world, 1, "rank 0 has not arrived for ")) << world.errors();
   start.send(0);
   EXPECT_THAT(world.wait(), Each(0)) << world.errors();

@@ -61,12 +61,12 @@ class Comparison:
             print(f"    {line!r}\n      here      {answer}\n      reference {wanted}")
         self.failed |= bool(wrong)
 
-    def check_tokenizer(self, name, path, lines, tokenizer, framed=False):
-        """A `tokenizers.Tokenizer`: special tokens as text, as tokens, and framed."""
+    def check_tokenizer(self, name, path, lines, tokenizer, framed=False, as_text=None):
+        """A `tokenizers.Tokenizer`: special tokens as text (of the lines `as_text`, if given), as tokens, and framed."""
         tokenizer.no_padding()
         tokenizer.no_truncation()
         tokenizer.encode_special_tokens = True
-        self.check(name, path, lines, lambda line: tokenizer.encode(line, add_special_tokens=False).ids)
+        self.check(name, path, as_text or lines, lambda line: tokenizer.encode(line, add_special_tokens=False).ids)
         tokenizer.encode_special_tokens = False
         self.check(
             name + ", --parse-special",
@@ -316,22 +316,16 @@ def check_sentencepiece(comparison, folder, lines):
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
     tokenizer.add_special_tokens(["<unk>", "<s>", "</s>"])
     tokenizer.save(str(folder / "unigram.json"))
-    check_unigram(comparison, "Unigram in tokenizer.json", folder / "unigram.json", lines, tokenizer)
+    # This library's Unigram model takes the names of special tokens for the tokens, even if asked not to.
+    plain = [line for line in lines if not any(token in line for token in ("<unk>", "<s>", "</s>"))]
+    comparison.check_tokenizer("Unigram, tokenizer.json", folder / "unigram.json", lines, tokenizer, as_text=plain)
     # Added tokens split the text, and nothing removes spaces.
     tokenizer.normalizer = normalizers.Precompiled(charsmap)
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")
     tokenizer.add_tokens(["{", AddedToken("the", single_word=True, lstrip=True)])
     tokenizer.save(str(folder / "unigram_added.json"))
-    check_unigram(comparison, "Unigram with added tokens", folder / "unigram_added.json", lines, tokenizer)
-
-
-def check_unigram(comparison, name, path, lines, tokenizer):
-    """In a text, Furlong reads the name of a special token as letters; this library's Unigram model reads it as that
-    token even if asked not to."""
-    plain = [line for line in lines if not any(token in line for token in ("<unk>", "<s>", "</s>"))]
-    comparison.check_tokenizer(name, path, plain, tokenizer)
-    encode = lambda line: tokenizer.encode(line, add_special_tokens=False).ids
-    comparison.check(name + ", with special tokens", path, lines, encode, "--parse-special")
+    added = folder / "unigram_added.json"
+    comparison.check_tokenizer("Unigram with added tokens", added, lines, tokenizer, as_text=plain)
 
 
 def check_smollm(comparison, path, lines):
