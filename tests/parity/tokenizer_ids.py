@@ -62,7 +62,7 @@ class Comparison:
         self.failed |= bool(wrong)
 
     def check_tokenizer(self, name, path, lines, tokenizer, framed=False, as_text=None):
-        """A `tokenizers.Tokenizer`: special tokens as text (of the lines `as_text`, if given), as tokens, and framed."""
+        """A `tokenizers.Tokenizer`: special tokens as text (of `as_text`, if given), as tokens, and framed."""
         tokenizer.no_padding()
         tokenizer.no_truncation()
         tokenizer.encode_special_tokens = True
