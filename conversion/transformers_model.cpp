@@ -106,8 +106,9 @@ const std::vector<std::pair<std::string, std::string>>& transformers_sources() {
 }
 
 Json special_token_ids(const Vocabulary& vocabulary) {
-  const SpecialTokens special = vocabulary.tokenizer() ? vocabulary.tokenizer()->special() : SpecialTokens();
-  const auto json = [](const std::optional<std::int32_t>& id) { return id ? Json(*id) : Json(); };
+  SpecialTokens special;
+  if (const auto& tokenizer = vocabulary.tokenizer()) special = tokenizer->special();
+  const auto json = [](std::optional<std::int32_t> id) { return id ? Json(*id) : Json(); };
   return {{"eos_token_id", json(vocabulary.document_id())},
           {"bos_token_id", json(special.beginning)},
           {"pad_token_id", json(special.padding)}};
