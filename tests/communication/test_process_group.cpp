@@ -301,7 +301,7 @@ std::vector<FaultCase> fault_cases() {
        3,
        [=](ProcessGroup& group, const Report&) {
          group.barrier();
-         if (group.rank() != 1) std::this_thread::sleep_for(500ms);
+         if (group.rank() != 1) std::this_thread::sleep_for(100ms);
          wrong();
        },
        nothing,

@@ -193,8 +193,9 @@ TEST_F(TransformersExport, FrameOfATrainedEncoderComesBack) {
         EXPECT_EQ(frame_of(copy).back, frame.back) << tokenizer;
         EXPECT_TRUE(model_vocabulary(copy.settings, data) == copy.vocabulary) << "the data can be evaluated";
       }
-      if (tokenizer.ends_with(".model"))
+      if (tokenizer.ends_with(".model")) {
         EXPECT_EQ(load_tokenizer(path("out/tokenizer.model"))->to_json(), data.tokenizer()->to_json());
+      }
     }
   }
 }
