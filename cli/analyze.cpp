@@ -115,6 +115,8 @@ void settle(AnalyzeArguments& options, bool target) {
 class Files {
  public:
   explicit Files(const AnalyzeArguments& options) {
+    if (!options.json.empty() && options.json == options.plot)
+      throw UserError("--json-file and --plot are the same file, {}; choose another name for one", options.json);
     if (!options.json.empty()) json_.emplace(options.json);
     if (!options.plot.empty()) plot_.emplace(options.plot);
   }
@@ -238,27 +240,23 @@ void add_gaussian(Command command, SweepOptions& sweep, Given& given) {
                       "Without RUN and --input: standard deviations of the entries of q and k")
           .shows_default()
           .separated_by(',')
-          .one_argument()
           .range(0.0, 1e6)
           .value_name("S,..."),
       command.add_option("--lengths", sweep.lengths, "Without RUN and --input: sequence lengths n, such as 1k,4k")
           .shows_default()
           .separated_by(',')
-          .one_argument()
           .in_tokens()
           .range(1, 1 << 20)
           .value_name("N,..."),
       command.add_option("--head-dim", sweep.widths, "Without RUN and --input: head dimensions d")
           .shows_default()
           .separated_by(',')
-          .one_argument()
           .range(1, 1 << 14)
           .value_name("D,...")};
   given.without_model = {
       command.add_option("--norm-scale", sweep.norm_scales, "Without RUN: factors that multiply q and k")
           .shows_default()
           .separated_by(',')
-          .one_argument()
           .range(0.0, 1e6)
           .value_name("X,..."),
       command.add_flag("--causal", sweep.causal,
@@ -293,12 +291,10 @@ void add_attentions(Command command, AnalyzeArguments& options, Given& given) {
               "built-in list",
               fmt::join(feature_map_names(), ", "), fmt::join(default_maps(), ", ")))
       .separated_by(',')
-      .one_argument()
       .value_name("NAME,...");
   given.features = command.add_option("--features", options.features, "Numbers m of random features")
                        .shows_default()
                        .separated_by(',')
-                       .one_argument()
                        .range(1, 1 << 20)
                        .value_name("M,...");
   given.target_error =
@@ -326,7 +322,6 @@ void add_attentions(Command command, AnalyzeArguments& options, Given& given) {
                                 "Distributions of the random projection; --advise uses the first")
                     .shows_default()
                     .separated_by(',')
-                    .one_argument()
                     .one_of(names_of_all<layers::RandomProjectionKind>())
                     .value_name("KIND,...");
   given.draws = command

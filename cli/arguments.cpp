@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cctype>
 #include <cstdint>
 #include <filesystem>
 #include <iterator>
@@ -199,10 +200,18 @@ CLI::Option* check(CLI::Option* option, const std::string& expected, Accepts acc
       description));
 }
 
+/// CLI11 reads 010 as octal and 0x10 as hexadecimal, which nobody who pads a number with zeros expects.
+bool is_decimal(const std::string& text) {
+  const std::size_t first = text.find_first_not_of("+-");
+  return first == std::string::npos || text[first] != '0' || first + 1 == text.size() ||
+         !std::isalnum(static_cast<unsigned char>(text[first + 1]));
+}
+
 /// Returns whether `text` is one T in [least, most].
 template <class T>
 bool is_within(const std::string& text, T least, T most) {
   T value{};
+  if (std::is_integral_v<T> && !is_decimal(text)) return false;
   return CLI::detail::lexical_cast(text, value) && value >= least && value <= most;
 }
 
@@ -217,7 +226,7 @@ CLI::Option* convert_unit(CLI::Option* option, const CLI::Validator& conversion,
       [=](std::string& text) {
         const std::string given = text;
         try {
-          if (conversion(text).empty()) return std::string();
+          if (is_decimal(text) && conversion(text).empty()) return std::string();
         } catch (const CLI::ValidationError&) {
         }
         return fmt::format("found {}; expected {}", given, expected);
@@ -316,9 +325,9 @@ Option Option::in_tokens() const {
   return Option(convert_unit(option_, number, "a number of tokens such as 4096 or 4k"));
 }
 
-Option Option::separated_by(char separator) const { return Option(option_->delimiter(separator)); }
-
-Option Option::one_argument() const { return Option(option_->allow_extra_args(false)); }
+Option Option::separated_by(char separator) const {
+  return Option(option_->delimiter(separator)->allow_extra_args(false));
+}
 
 Option Option::repeatable() const { return Option(option_->expected(1)->take_all()->allow_extra_args(false)); }
 
@@ -373,7 +382,6 @@ FURLONG_OPTION(std::filesystem::path)
 FURLONG_OPTION(std::vector<std::int64_t>)
 FURLONG_OPTION(std::vector<double>)
 FURLONG_OPTION(std::vector<std::string>)
-FURLONG_OPTION(std::vector<std::filesystem::path>)
 FURLONG_OPTION(std::optional<std::uint64_t>)
 FURLONG_OPTION(std::optional<std::string>)
 #undef FURLONG_OPTION

@@ -4,7 +4,6 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "framework/core/error.h"
@@ -53,10 +52,8 @@ class Option {
   Option in_bytes() const;
   /// Accepts numbers with a unit: 4k is 4096, 1M is 1048576.
   Option in_tokens() const;
-  /// Splits one argument into several values.
+  /// Splits one argument into several values. The next argument is not part of them.
   Option separated_by(char separator) const;
-  /// Takes one argument each time, although the variable holds many values.
-  Option one_argument() const;
   /// Can be given several times, with one value each.
   Option repeatable() const;
   Option excludes(const Option& other) const;
@@ -84,7 +81,7 @@ class Command {
   void require_subcommand() const;
   /// Adds an option, or a positional argument if `name` has no dashes. `name` is --long or --long,-s. `value` has to
   /// live as long as the program.
-  /// T: int, int64, uint64, double, string, path; vectors of int64, double, string, path; optional uint64, string.
+  /// T: int, int64, uint64, double, string, path; vectors of int64, double, string; optional uint64, string.
   template <class T>
   Option add_option(const std::string& name, T& value, const std::string& description) const;
   Option add_flag(const std::string& name, bool& value, const std::string& description) const;

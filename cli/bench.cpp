@@ -319,7 +319,7 @@ void add_bench(Command program, int& status) {
   bench.examples({
       "furlong bench attention --lengths 4096,16384",
       "furlong bench model configs/quickstart.yaml --set model.vocabulary_size=2048",
-      "furlong bench comm --bytes 64KiB,25MB",
+      "furlong launch --processes 2 bench comm --bytes 64KiB,25MB",
       "furlong bench lra --tasks listops --mechanisms softmax,favor_positive",
   });
   add_bench_attention(bench);

@@ -158,9 +158,8 @@ void add_bench_comm(Command bench) {
       bench.add_subcommand("comm", "Measure latency and bandwidth between ranks, and their overlap with training");
   command.footer(bench_comm_footer);
   command.examples({
-      "furlong bench comm --bytes 64KiB,25MB",
-      "furlong launch --processes 2 bench comm --config configs/quickstart.yaml",
-      "furlong bench comm --config configs/quickstart.yaml --steps 20 --json-file comm.json",
+      "furlong launch --processes 2 bench comm --bytes 64KiB,25MB",
+      "furlong launch --processes 2 bench comm --config configs/quickstart.yaml --steps 20 --json-file comm.json",
   });
   const auto options = std::make_shared<BenchCommArguments>();
   command.add_option("--bytes", options->bench.bytes, "Sizes, with or without a unit: 64KiB, 25MB")

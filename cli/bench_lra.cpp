@@ -176,7 +176,7 @@ void add_bench_lra(Command bench, int& status) {
       .value_name("N,N,N");
   command
       .add_option("--test-samples", lra.test_samples,
-                  "Measure at most this many samples of the test split, in whole batches; 0: all")
+                  "Measure this many samples of the test split, rounded up to whole batches; 0: all")
       .shows_default()
       .range(0, 1000000000)
       .value_name("N");

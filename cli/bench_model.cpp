@@ -1,8 +1,6 @@
 // furlong bench model: measures training steps, evaluation and generation of a model on this machine.
 #include "cli/bench_model.h"
 
-#include <algorithm>
-#include <cstdio>
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -15,6 +13,7 @@
 #include "evaluation/bench/bench_model.h"
 #include "evaluation/plan/plan.h"
 #include "framework/core/device.h"
+#include "framework/core/log.h"
 #include "framework/core/machine.h"
 #include "framework/core/parallel.h"
 #include "framework/core/version.h"
@@ -124,7 +123,6 @@ void print(const BenchModelLength& length, const Settings& settings, const Roofl
                                                static_cast<double>(one.batch)),
                      .share = share_of(rate, roofline.memory_bytes)});
   }
-  std::fflush(stdout);
 }
 
 Json json_of_share(double rate, double peak) {
@@ -195,9 +193,11 @@ void run(BenchModelArguments& arguments) {
   for (const Settings& one : settings) {
     lengths.push_back(bench_model(one, subject.vocabulary, arguments.bench));
     measure();
-    if (lengths.size() == 1) print_head(arguments, one, device, lengths.front().parameters);
-    print(lengths.back(), one, roofline);
+    log_info("n = {}: {:.3f} ms for a training step", lengths.back().n, lengths.back().step.median_seconds() * 1e3);
   }
+  // The shares are those of the best measurement of the roofline.
+  print_head(arguments, settings.front(), device, lengths.front().parameters);
+  for (std::size_t i = 0; i < lengths.size(); ++i) print(lengths[i], settings[i], roofline);
   if (const std::string& why = lengths.front().no_generation; !why.empty()) fmt::print("no generation: {}\n", why);
   fmt::print("\n{}\n", roofline.text());
   if (!file) return;

@@ -1,5 +1,4 @@
 // furlong completion: completion of command lines in bash and zsh, from the definitions of the commands.
-#include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
 

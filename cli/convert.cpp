@@ -114,7 +114,7 @@ void add_converted_attention(Command command, ConvertArguments& options, Given& 
       .add_option("--set", convert.overrides,
                   "Override seed or a key below model, for example --set model.attention.random_projection=iid. "
                   "Repeatable")
-      .one_argument()
+      .repeatable()
       .value_name("KEY=VALUE");
 }
 

@@ -9,6 +9,7 @@
 #include <zlib.h>
 
 #include <CLI/Version.hpp>
+#include <cctype>
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
@@ -176,13 +177,19 @@ std::optional<std::string> environment(const char* name) {
   return value && *value ? std::optional<std::string>(value) : std::nullopt;
 }
 
+/// OpenMP ignores the case of its variables' values.
+bool is_word(std::string value, std::string_view word) {
+  for (char& letter : value) letter = static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
+  return value == word;
+}
+
 void advise_on_environment(std::vector<Advice>& advice) {
-  if (const auto policy = environment("OMP_WAIT_POLICY"); policy && (*policy == "passive" || *policy == "PASSIVE"))
+  if (const auto policy = environment("OMP_WAIT_POLICY"); policy && is_word(*policy, "passive"))
     advice.push_back({"OMP_WAIT_POLICY=" + *policy + " makes threads sleep between loops, which slows training down",
                       "unset OMP_WAIT_POLICY, unless several programs share the cores"});
   for (const char* name : {"OMP_PROC_BIND", "GOMP_CPU_AFFINITY", "OMP_PLACES"}) {
     const auto value = environment(name);
-    if (value && *value != "false")
+    if (value && !is_word(*value, "false"))
       advice.push_back(
           {fmt::format("{}={} pins threads; two such programs use the same cores while other cores are idle", name,
                        *value),

@@ -68,11 +68,11 @@ SplitData open_split(Model& model, const EvaluateArguments& options, const std::
                   options.sequence_length > 0 ? options.sequence_length : settings.data.sequence_length,
                   options.batch_size > 0 ? options.batch_size : settings.data.batch_size};
   const Dataset& data = *found.data;
-  if (!(model_vocabulary(settings, data.vocabulary()) == model.vocabulary))
+  const Vocabulary vocabulary = model_vocabulary(settings, data.vocabulary());
+  if (!(vocabulary == model.vocabulary))
     throw UserError("{}: the dataset's vocabulary ({}{}) differs from the model's ({}{}){}", data.path(),
-                    data.vocabulary().description(), labels_of(settings, data.vocabulary()),
-                    model.vocabulary.description(), labels_of(settings, model.vocabulary),
-                    kind_hint(data.vocabulary(), model.vocabulary));
+                    vocabulary.description(), labels_of(settings, vocabulary), model.vocabulary.description(),
+                    labels_of(settings, model.vocabulary), difference_hint(vocabulary, model.vocabulary));
   if (settings.model.position == layers::Position::learned && found.length > settings.model.max_sequence_length) {
     throw UserError("--sequence-length {}: the model has {} learned positions; expected at most as many", found.length,
                     settings.model.max_sequence_length);
@@ -281,7 +281,6 @@ void add_evaluate(Command program, int& /*status*/) {
                   "Report the loss of the same tokens with windows, or documents, of each length, such as 1k,4k (k: "
                   "1,024). With --suite: lengths of its sequences")
       .separated_by(',')
-      .one_argument()
       .in_tokens()
       .range(1, 1000000000)
       .value_name("N,...");

@@ -79,7 +79,9 @@ void print_metrics(const std::vector<Metric>& metrics, const Bootstrap& bootstra
       fmt::print("  {:<18}{:>8}   undefined: all samples have one label\n", metric.name, "-");
     } else {
       fmt::print("  {:<18}{:>8.4f}{}\n", metric.name, metric.value,
-                 bootstrap.resamples > 0 ? fmt::format("   {:.4f} to {:.4f}", metric.low, metric.high) : "");
+                 bootstrap.resamples == 0    ? ""
+                 : std::isfinite(metric.low) ? fmt::format("   {:.4f} to {:.4f}", metric.low, metric.high)
+                                             : "   undefined");
     }
   }
 }

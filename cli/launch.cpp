@@ -1,7 +1,6 @@
 // furlong launch: starts the ranks of one job on this host.
 #include "communication/launch/launcher.h"
 
-#include <algorithm>
 #include <memory>
 
 #include "cli/command_line.h"

@@ -6,6 +6,7 @@
 #include "cli/command_line.h"
 #include "cli/common_options.h"
 #include "framework/core/parallel.h"
+#include "framework/io/atomic_file.h"
 
 namespace furlong::command_line {
 namespace {
@@ -19,7 +20,9 @@ struct LogitsArguments {
 
 void run(const LogitsArguments& options) {
   set_thread_count(static_cast<int>(options.threads));
-  const CheckpointReader checkpoint = CheckpointReader::open(checkpoint_of(options.run));
+  const std::filesystem::path path = checkpoint_of(options.run);
+  refuse_replacing_inputs({path.string(), options.input.string()}, options.output);
+  const CheckpointReader checkpoint = CheckpointReader::open(path);
   Model model = load_model(checkpoint, device_from_name(options.device), weights_named(options.weights),
                            [](const Parameter&) { return true; });
   if (options.dtype == "float64") {

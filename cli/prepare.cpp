@@ -1,7 +1,5 @@
 #include "datasets/prepare/prepare.h"
 
-#include <fmt/ranges.h>
-
 #include <cstdio>
 #include <filesystem>
 #include <memory>

@@ -144,7 +144,7 @@ void add_report(Command program, int& status) {
                   "--json-file. Repeatable")
       .repeatable()
       .value_name("FILE");
-  add_device(command, options->device);
+  add_device(command, options->device).needs(samples);
   add_threads(command, options->threads);
   command.footer(
       "The page has the curves of metrics.jsonl, the configurations and their differences, and for furlong finetune "

@@ -53,7 +53,8 @@ Cell cell_of(const RunFiles& run, const std::filesystem::path& folder, const std
   if (column == "loss") return number_cell(run.last("train", "loss"));
   if (column == "validation") return number_cell(run.last("validation", "loss"));
   if (column == "best") return number_cell(run.best_loss);
-  if (column == "best_step") return number_cell(static_cast<double>(run.best_step), "{:.0f}");
+  if (column == "best_step")
+    return number_cell(std::isfinite(run.best_loss) ? static_cast<double>(run.best_step) : run.best_loss, "{:.0f}");
   if (column == "rate") return number_cell(run.last("train", "tokens_per_second"), "{:.0f}");
   if (column == "seconds") return number_cell(run.seconds(), "{:.4g}");
   if (column == "changed") {
@@ -64,9 +65,12 @@ Cell cell_of(const RunFiles& run, const std::filesystem::path& folder, const std
   return found == run.config.end() ? Cell{"-"} : text_cell(found->second);
 }
 
-bool comes_before(const Cell& a, const Cell& b) {
+bool comes_before(const Cell& a, const Cell& b, bool descending) {
+  const bool missing_a = a.text == "-", missing_b = b.text == "-";
+  if (missing_a != missing_b) return missing_b;
+  if (descending) return comes_before(b, a);
   if (std::isfinite(a.number) && std::isfinite(b.number)) return a.number < b.number;
-  if (std::isfinite(a.number) != std::isfinite(b.number)) return std::isfinite(a.number);  // missing values last
+  if (std::isfinite(a.number) != std::isfinite(b.number)) return std::isfinite(a.number);
   return a.text < b.text;
 }
 

@@ -30,8 +30,8 @@ const std::vector<std::string>& run_columns();
 /// are relative to `folder`.
 Cell cell_of(const RunFiles& run, const std::filesystem::path& folder, const std::string& column);
 
-/// Orders cells by number, then by text; missing values come last.
-bool comes_before(const Cell& a, const Cell& b);
+/// Orders cells by number, then by text. Missing values come last in both directions.
+bool comes_before(const Cell& a, const Cell& b, bool descending = false);
 
 /// Prints the columns in aligned form on standard output.
 void print_table(const std::vector<std::vector<Cell>>& rows, const std::vector<std::string>& columns);

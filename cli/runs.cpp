@@ -39,7 +39,8 @@ struct Filter {
 Filter filter_of(const std::string& text) {
   const std::size_t at = text.find_first_of("=<>!");
   const std::size_t length = at != std::string::npos && text.compare(at, 2, "!=") == 0 ? 2 : 1;
-  if (at == 0 || at == std::string::npos || at + length >= text.size() || (text[at] == '!' && length == 1))
+  if (at == 0 || at == std::string::npos || at + length >= text.size() || (text[at] == '!' && length == 1) ||
+      text[at + length] == '=')
     throw UserError(
         "--where {}: expected COLUMN=VALUE, COLUMN!=VALUE, COLUMN<NUMBER or COLUMN>NUMBER, such as "
         "model.attention.mechanism=linear",
@@ -93,7 +94,7 @@ void run(const RunsArguments& options) {
   if (runs.empty()) log_info("no run matches --where");
   std::stable_sort(runs.begin(), runs.end(), [&](const RunFiles& a, const RunFiles& b) {
     const Cell left = cell_of(a, options.folder, options.sort), right = cell_of(b, options.folder, options.sort);
-    return options.reverse ? comes_before(right, left) : comes_before(left, right);
+    return comes_before(left, right, options.reverse);
   });
   std::vector<std::vector<Cell>> rows;
   for (const RunFiles& run : runs) {
@@ -130,7 +131,6 @@ void add_runs(Command program, int& /*status*/) {
       .add_option("--columns", options->columns,
                   "Further columns, separated by commas: config keys, best_step or seconds")
       .separated_by(',')
-      .one_argument()
       .value_name("COLUMNS");
   add_json(command, options->json);
   command.footer(

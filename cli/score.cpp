@@ -36,18 +36,22 @@ class Destination {
 
   void write(std::string_view text) {
     if (file_) return file_->write(text);
-    if (std::fwrite(text.data(), 1, text.size(), held_) != text.size())
-      throw MachineError("cannot write to a temporary file; free some space, or give --output a file");
+    check(std::fwrite(text.data(), 1, text.size(), held_) == text.size());
   }
   void finish() {
     if (file_) return file_->commit();
-    std::rewind(held_);
+    check(std::fflush(held_) == 0 && std::fseek(held_, 0, SEEK_SET) == 0);
     std::vector<char> block(1 << 16);
     while (const std::size_t count = std::fread(block.data(), 1, block.size(), held_))
-      std::fwrite(block.data(), 1, count, stdout);
+      std::fwrite(block.data(), 1, count, stdout);  // main() reports its errors
+    check(std::ferror(held_) == 0);
   }
 
  private:
+  static void check(bool done) {
+    if (!done) throw MachineError("cannot use a temporary file; free some space, or give --output a file");
+  }
+
   std::unique_ptr<AtomicFile> file_;
   std::FILE* held_ = nullptr;
 };
@@ -63,6 +67,7 @@ bool writes_json(const ScoreArguments& options) {
 void run(ScoreArguments& options) {
   const bool json = writes_json(options);
   refuse_input_as_output(options.shared, options.output);
+  refuse_replacing_inputs({options.mutations.string()}, options.output);
   Model model = open_model(options.shared);
   Destination destination(options.output);
   ScoreFile file(json, options.score.positions, [&](std::string_view text) { destination.write(text); });

@@ -13,6 +13,7 @@
 #include "framework/core/log.h"
 #include "framework/core/parallel.h"
 #include "framework/core/printable.h"
+#include "framework/io/atomic_file.h"
 
 namespace furlong::command_line {
 
@@ -89,11 +90,8 @@ Model open_model(const SequenceOptions& options) {
 }
 
 void refuse_input_as_output(const SequenceOptions& options, const std::filesystem::path& output) {
-  std::error_code ignored;
-  for (const std::string& input : options.input.paths) {
-    if (std::filesystem::equivalent(input, output, ignored))
-      throw UserError("{}: is both input and output; choose another --output", input);
-  }
+  refuse_replacing_inputs(options.input.paths, output);
+  if (!is_foreign_model(options.model)) refuse_replacing_inputs({checkpoint_of(options.model).string()}, output);
 }
 
 struct SequenceProgress::State {

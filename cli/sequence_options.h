@@ -2,7 +2,6 @@
 // The options that furlong embed and furlong score share: the model, and how sequences are read.
 #include <filesystem>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,7 +25,7 @@ void add_reading_options(Command command, SequenceOptions& options);
 /// Opens a run directory, a checkpoint, or a model of another program (a Hugging Face directory, GGUF) on the device.
 Model open_model(const SequenceOptions& options);
 
-/// Throws UserError for an output that is also an input.
+/// Throws UserError for an output that is also an input or the checkpoint.
 void refuse_input_as_output(const SequenceOptions& options, const std::filesystem::path& output);
 
 /// How far a command has come, on standard error: a line that rewrites itself on a terminal, a log line every 10 s

@@ -255,7 +255,7 @@ int run(const SweepArguments& options) {
       throw UserError("--index {}: {} has {} runs; expected a number from 1 to {}", options.index, options.file,
                       planned.size(), planned.size());
     if (options.index > 0) refuse_other_run(planned[static_cast<std::size_t>(options.index - 1)].loaded.settings);
-    if (!options.json.empty() && environment.rank == 0 && !options.dry_run) probe_json(options.json);
+    if (!options.json.empty() && environment.rank == 0) probe_json(options.json);
     return planned;
   });
   if (options.dry_run) {
@@ -283,7 +283,10 @@ void add_sweep(Command program, int& status) {
                            .value_name("K");
   command.add_flag("--dry-run", options->dry_run, "Check all settings, and list the runs with names and settings")
       .excludes(index);
-  command.add_option("--json-file", options->json, "Write the table to this file as JSON").value_name("FILE").common();
+  command.add_option("--json-file", options->json, "Write the table to this file as JSON")
+      .excludes(command.option("--dry-run"))
+      .value_name("FILE")
+      .common();
   command.footer(
       "base is a config, relative to the sweep's file. grid has a list of values for each config key, list a list of "
       "maps from config keys to values. The runs are all combinations, in directories of output (default: runs/ and "

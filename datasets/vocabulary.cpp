@@ -379,7 +379,15 @@ std::string Vocabulary::decode(std::span<const std::int32_t> ids) const {
   return text;
 }
 
-std::string kind_hint(const Vocabulary& data, const Vocabulary& model) {
+std::string difference_hint(const Vocabulary& data, const Vocabulary& model) {
+  if (data.size() != model.size() && data.description() == model.description()) {
+    const bool more = data.size() > model.size();
+    const Vocabulary& larger = more ? data : model;
+    std::string symbols;
+    for (std::int32_t id = std::min(data.size(), model.size()); id < larger.size(); ++id)
+      symbols += (symbols.empty() ? "" : " ") + larger.symbol(id);
+    return fmt::format("; only the {} has {}", more ? "dataset's" : "model's", symbols);
+  }
   if (!data.tokenizer() || !model.tokenizer()) return "";
   const std::string_view one = data.tokenizer()->kind(), other = model.tokenizer()->kind();
   const bool changed = (one == "sentencepiece" && other == "unigram") || (one == "unigram" && other == "sentencepiece");

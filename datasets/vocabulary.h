@@ -152,8 +152,9 @@ class Vocabulary {
   std::vector<std::int32_t> special_ids_, frame_front_, frame_back_;
 };
 
-/// Returns what to add to the error that a dataset's vocabulary differs from a model's: "; " and what to do if one was
-/// read by an earlier version, which read Unigram models of a tokenizer.json as SentencePiece; otherwise "".
-std::string kind_hint(const Vocabulary& data, const Vocabulary& model);
+/// Returns what to add to the error that a dataset's vocabulary differs from a model's: "; " and the tokens that only
+/// one of two vocabularies with the same description has, or what to do if one was read by an earlier version, which
+/// read Unigram models of a tokenizer.json as SentencePiece; otherwise "".
+std::string difference_hint(const Vocabulary& data, const Vocabulary& model);
 
 }  // namespace furlong

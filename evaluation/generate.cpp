@@ -1,7 +1,6 @@
 #include "evaluation/generate.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <numeric>
 
@@ -164,9 +163,9 @@ std::vector<std::int32_t> checked_prompt(const Model& model, std::vector<std::in
   const std::int64_t total = longest_input(std::ssize(prompt), options);
   const layers::ModelConfig& config = model.decoder->config();
   if (config.position == layers::Position::learned && total > config.max_sequence_length) {
-    throw UserError(
-        "prompt and --max-tokens need {} positions, but the model has {} learned positions; reduce --max-tokens", total,
-        config.max_sequence_length);
+    throw UserError("prompt and --max-tokens need {} positions, but the model has {} learned positions; {}", total,
+                    config.max_sequence_length,
+                    std::ssize(prompt) <= config.max_sequence_length ? "reduce --max-tokens" : "shorten the prompt");
   }
   return prompt;
 }

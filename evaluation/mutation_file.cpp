@@ -45,7 +45,6 @@ Mutation parse_mutation(std::string_view text, std::uint64_t line, const std::st
 
 /// Returns one column of a table's line, without spaces around it; empty if there are fewer.
 std::string_view column_of(std::string_view line, std::size_t index) {
-  line = line.substr(0, line.find('\r'));
   for (; index > 0; --index) {
     const std::size_t end = line.find_first_of("\t,");
     line = end == std::string_view::npos ? std::string_view{} : line.substr(end + 1);
@@ -78,9 +77,14 @@ std::vector<Mutation> read_mutations(const std::filesystem::path& path) {
   std::uint64_t number = 0;
   for (std::size_t begin = 0; begin < text.size();) {
     const std::size_t end = std::min(text.find('\n', begin), text.size());
-    const std::string_view line = std::string_view(text).substr(begin, end - begin), column = column_of(line, 0);
+    std::string_view line = std::string_view(text).substr(begin, end - begin);
     begin = end + 1;
     ++number;
+    if (line.ends_with('\r')) line.remove_suffix(1);
+    if (line.find('\r') != std::string_view::npos)
+      throw UserError("{}:{}: found a carriage return inside a line; expected lines that end with \\n or \\r\\n",
+                      path.string(), number);
+    const std::string_view column = column_of(line, 0);
     if (column.empty() || column.front() == '#') continue;
     if (mutations.empty() && (column == "mutation" || column == "mutant" || column == "variant")) continue;
     mutations.push_back(parse_mutation(column, number, path.string()));

@@ -1,7 +1,6 @@
 #pragma once
 // What a model predicts for each sample of a split, and the file of it.
 #include <filesystem>
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <span>
 #include <string>

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <cmath>
 
 #include "evaluation/context_loss.h"
 #include "evaluation/score.h"
@@ -14,6 +13,8 @@ namespace {
 
 std::vector<std::int64_t> lengths_of(const Model& model, const RecallSuiteOptions& options) {
   const std::int64_t limit = longest_sequence(model);
+  if (limit > 0 && limit < 16)
+    throw UserError("--suite recall: the model has {} positions; expected at least 16", limit);
   std::vector<std::int64_t> lengths = options.lengths;
   if (lengths.empty()) {
     std::int64_t longest = model.settings.data.sequence_length;

@@ -218,13 +218,13 @@ SequenceFrame scoring_frame(const Model& model, const std::string& start) {
         "this model's tokenizer has no mask token ({}), and so hides nothing; expected a masked language model",
         model.vocabulary.description());
   SequenceFrame frame = frame_of(model);
-  if (start == "none") return frame;
   if (start != "auto") {
     if (!model.decoder)
       throw UserError("--start {}: a masked model predicts each token from both sides; remove --start", start);
     if (!frame.front.empty())
       throw UserError("--start {}: this model's tokenizer puts '{}' in front of a sequence; remove --start", start,
                       model.vocabulary.symbol(frame.front.front()));
+    if (start == "none") return frame;
     try {
       frame.front = {model.vocabulary.id_of(start)};
     } catch (const UserError& error) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <charconv>
 #include <fstream>
+#include <limits>
 #include <string>
 
 #include "framework/core/printable.h"
@@ -23,7 +24,7 @@ std::int32_t token_id(std::int64_t value, std::int64_t vocabulary_size, const st
   return static_cast<std::int32_t>(value);
 }
 
-/// Reads integers of any width.
+/// Reads int32, int64 or unsigned integers.
 std::vector<std::int64_t> integers_of(const hdf5::ForeignDataset& dataset) {
   const auto count = static_cast<std::size_t>(hdf5::n_elements(dataset.shape()));
   const auto as = [&]<class T>(T) {
@@ -38,13 +39,22 @@ std::vector<std::int64_t> integers_of(const hdf5::ForeignDataset& dataset) {
       return as(std::uint16_t{});
     case hdf5::Type::u32:
       return as(std::uint32_t{});
+    case hdf5::Type::u64: {
+      std::vector<std::uint64_t> values(count);
+      dataset.read(values.data(), values.size() * sizeof(std::uint64_t));
+      std::vector<std::int64_t> clamped;
+      for (const std::uint64_t value : values)
+        clamped.push_back(
+            static_cast<std::int64_t>(std::min(value, std::uint64_t{std::numeric_limits<std::int64_t>::max()})));
+      return clamped;
+    }
     case hdf5::Type::i32:
       return as(std::int32_t{});
     case hdf5::Type::i64:
       return as(std::int64_t{});
     default:
-      throw UserError("{}: HDF5 dataset {} has type {}; expected integers", dataset.file_name(), dataset.path(),
-                      hdf5::name_of(dataset.type()));
+      throw UserError("{}: HDF5 dataset {} has type {}; expected int32, int64 or unsigned integers",
+                      dataset.file_name(), dataset.path(), hdf5::name_of(dataset.type()));
   }
 }
 
@@ -82,6 +92,7 @@ TokenRows rows_of_hdf5(const fs::path& path, std::int64_t vocabulary_size) {
 }
 
 TokenRows rows_of_text(const fs::path& path, std::int64_t vocabulary_size) {
+  if (std::error_code missing; fs::is_directory(path, missing)) throw_file_error(path, "read", EISDIR);
   std::ifstream in(path);
   if (!in) throw_file_error(path, "read", errno);
   std::vector<std::vector<std::int32_t>> lines;

@@ -1,6 +1,5 @@
 #pragma once
 // Element types of foreign files and their conversion to float32 or integers.
-#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <functional>

@@ -3,7 +3,6 @@
 // multi-part archives.
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>

@@ -111,14 +111,12 @@ class RecordParser {
     Record record;
     for (std::size_t i = 0; i < fields_.size(); ++i) {
       if (columns_[i] >= values.size()) {
-        throw UserError(
-            "{}: the record has {} column{}, expected {} in column {}; check that the file is {}, or pass another "
-            "--format",
-            place, values.size(), values.size() == 1 ? "" : "s",
-            is_label(i) ? "the label"
-            : is_id(i)  ? "the id"
-                        : "text",
-            columns_[i] + 1, name_of(kind_));
+        throw UserError("{}: the record has {} column{}, expected {} in column {}; check that the file is {}", place,
+                        values.size(), values.size() == 1 ? "" : "s",
+                        is_label(i) ? "the label"
+                        : is_id(i)  ? "the id"
+                                    : "text",
+                        columns_[i] + 1, name_of(kind_));
       }
       if (is_label(i)) {
         add_labels(record, labels_.split(values[columns_[i]]), i);

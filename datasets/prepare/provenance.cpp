@@ -10,6 +10,7 @@
 #include "framework/core/error.h"
 #include "framework/core/json_output.h"
 #include "framework/core/version.h"
+#include "framework/io/atomic_file.h"
 
 namespace furlong {
 
@@ -39,11 +40,7 @@ void check_replaceable(const std::string& output, bool force) {
 
 void check_inputs(const std::vector<std::string>& inputs, const std::string& output) {
   if (std::count(inputs.begin(), inputs.end(), "-") > 1) throw UserError("standard input (-) is given more than once");
-  std::error_code ignored;
-  for (const std::string& input : inputs) {
-    if (input != "-" && std::filesystem::equivalent(input, output, ignored))
-      throw UserError("{}: is both input and output; choose another --output", input);
-  }
+  refuse_replacing_inputs(inputs, output);
 }
 
 }  // namespace furlong

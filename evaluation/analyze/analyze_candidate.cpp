@@ -1,8 +1,6 @@
 // Parses and prints the names of candidates.
 #include <fmt/ranges.h>
 
-#include <algorithm>
-
 #include "evaluation/analyze/analyze_attention.h"
 #include "framework/config/nearest.h"
 

@@ -1,6 +1,7 @@
 #include "evaluation/analyze/analyze_sweep.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "evaluation/attend/attend_tensors.h"
@@ -19,11 +20,21 @@ Tensor scaled(const Tensor& x, double factor) {
   return result;
 }
 
+void check_finite(const std::filesystem::path& file, const char* name, const Tensor& tensor) {
+  const double* const values = tensor.data<double>();
+  if (!std::all_of(values, values + tensor.elements(), [](double value) { return std::isfinite(value); }))
+    throw UserError("{}: HDF5 dataset '{}' has a value that is not finite; errors are undefined for it", file.string(),
+                    name);
+}
+
 AttentionSample given_attention(const SweepOptions& options) {
   layers::AttentionConfig config;
   config.causal = options.causal;
   const AttendTensors tensors = read_attend_tensors(options.input.string(), config, DType::float64, false, 0, Device{});
   AttentionSample sample;
+  check_finite(options.input, "query", tensors.query);
+  check_finite(options.input, "key", tensors.key);
+  check_finite(options.input, "value", tensors.value);
   sample.query = tensors.query;
   sample.key = tensors.key;
   sample.value = tensors.value;

@@ -40,7 +40,7 @@ ObservedModel::ObservedModel(Model& model, const ObservedBatches& wanted)
   if (!(vocabulary == model_.vocabulary))
     throw UserError("{}: the dataset's vocabulary ({}) differs from the model's ({}){}", data_->path(),
                     vocabulary.description(), model_.vocabulary.description(),
-                    kind_hint(vocabulary, model_.vocabulary));
+                    difference_hint(vocabulary, model_.vocabulary));
   length_ = wanted.sequence_length > 0 ? wanted.sequence_length : settings.data.sequence_length;
   if (settings.model.position == layers::Position::learned && length_ > settings.model.max_sequence_length)
     throw UserError("--sequence-length {}: the model has {} learned positions; expected at most as many", length_,

@@ -26,9 +26,7 @@ double seconds_of(const Stream& stream, const std::function<void()>& work) {
 void check(const AttendOptions& options) {
   check_attention(options.config);
   const layers::MechanismInfo& mechanism = layers::mechanism_info(options.config.mechanism);
-  std::error_code ignored;
-  if (std::filesystem::equivalent(options.input, options.output, ignored))
-    throw UserError("--output {} is the same file as --input; choose another name", options.output.string());
+  refuse_replacing_inputs({options.input.string()}, options.output);
   if (!options.recurrent) {
     if (options.prefill > 0)
       throw UserError("--prefill {} applies only to --mode recurrent; remove it, or add --mode recurrent",

@@ -2,7 +2,6 @@
 // Long Range Arena: trains a model for each task and mechanism, and measures its accuracy. `furlong bench lra`.
 #include <array>
 #include <filesystem>
-#include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>

@@ -1,7 +1,6 @@
 #pragma once
 // Tasks of Long Range Arena: their data, and the published accuracies.
 #include <array>
-#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>

@@ -1,7 +1,6 @@
 #pragma once
 // Measures of `furlong evaluate` for numbers, sets of labels and labels of tokens.
 #include <nlohmann/json.hpp>
-#include <optional>
 
 #include "evaluation/measures/token_labels.h"
 #include "trainers/train/validation.h"

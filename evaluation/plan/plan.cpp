@@ -1,7 +1,6 @@
 #include "evaluation/plan/plan.h"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <numeric>
 

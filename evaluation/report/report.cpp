@@ -54,7 +54,7 @@ Json run_json(const ReportRun& run, std::size_t max_rows) {
               {"step", files.step},
               {"max_steps", files.max_steps},
               {"best_loss", files.best_loss},
-              {"best_step", files.best_step},
+              {"best_step", std::isfinite(files.best_loss) ? Json(files.best_step) : Json()},
               {"tokens", files.tokens()},
               {"seconds", files.seconds()},
               {"config", files.config},

@@ -1,7 +1,6 @@
 #pragma once
 // furlong report: one self-contained HTML page about one or several trainings.
 #include <cstdint>
-#include <filesystem>
 #include <string>
 #include <vector>
 

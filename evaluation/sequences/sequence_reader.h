@@ -4,7 +4,6 @@
 #include <functional>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "datasets/prepare/document_readers.h"
@@ -62,13 +61,13 @@ struct ReadOptions {
 };
 
 struct ReadSummary {
-  std::uint64_t sequences = 0;            ///< without the empty ones
-  std::uint64_t empty = 0;                ///< empty sequences, which are left out
-  std::uint64_t tokens = 0;               ///< frames included
-  std::uint64_t mapped = 0;               ///< letters that were read as the unknown one
-  std::uint64_t unknown = 0;              ///< unknown tokens of a tokenizer
-  TextCount ignored;                      ///< characters that a tokenizer leaves out
-  TextCount untrained;  ///< scored tokens that training left out of its loss; only score() counts them
+  std::uint64_t sequences = 0;  ///< without the empty ones
+  std::uint64_t empty = 0;      ///< empty sequences, which are left out
+  std::uint64_t tokens = 0;     ///< frames included
+  std::uint64_t mapped = 0;     ///< letters that were read as the unknown one
+  std::uint64_t unknown = 0;    ///< unknown tokens of a tokenizer
+  TextCount ignored;            ///< characters that a tokenizer leaves out
+  TextCount untrained;          ///< scored tokens that training left out of its loss; only score() counts them
   std::uint64_t untrained_mutations = 0;  ///< from or to such tokens; only score_mutations() counts them
   std::uint64_t first_mutations = 0;      ///< of a first token without probability; only score_mutations() counts them
 };

@@ -119,6 +119,14 @@ std::vector<fs::path> partial_files(const fs::path& path) {
   return found;
 }
 
+void refuse_replacing_inputs(const std::vector<std::string>& inputs, const fs::path& output) {
+  std::error_code ignored;
+  for (const std::string& input : inputs) {
+    if (input != "-" && fs::equivalent(input, output, ignored))
+      throw UserError("{}: is both input and output; choose another --output", input);
+  }
+}
+
 void flush_directory(const fs::path& directory) {
   const int descriptor = ::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (descriptor < 0) throw_file_error(directory, "open the directory", errno);

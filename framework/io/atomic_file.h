@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -19,6 +20,9 @@ std::vector<std::filesystem::path> partial_files(const std::filesystem::path& pa
 
 /// Makes earlier renames, creations and removals in `directory` durable across a power loss. Throws MachineError.
 void flush_directory(const std::filesystem::path& directory);
+
+/// Throws UserError if `output` is one of the files that are read; - is standard input.
+void refuse_replacing_inputs(const std::vector<std::string>& inputs, const std::filesystem::path& output);
 
 /// Another process is writing the file.
 class FileInUse : public UserError {

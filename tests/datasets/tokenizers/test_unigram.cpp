@@ -76,10 +76,10 @@ TEST_F(UnigramTest, KindOfEarlierVersionsHasAHint) {
   proto.pieces = {{"<unk>", 0, SentencePieceProto::Type::unknown}, {"a", -1}};
   const Vocabulary before = Vocabulary::of_tokenizer(load_tokenizer(file("a.model", proto.serialized()))),
                    now = Vocabulary::of_tokenizer(load(document));
-  EXPECT_THAT(kind_hint(before, now), HasSubstr("prepare the dataset again"));
-  EXPECT_EQ(kind_hint(now, before), kind_hint(before, now));
-  EXPECT_EQ(kind_hint(now, now), "");
-  EXPECT_EQ(kind_hint(Vocabulary::dna(), now), "");
+  EXPECT_THAT(difference_hint(before, now), HasSubstr("prepare the dataset again"));
+  EXPECT_EQ(difference_hint(now, before), difference_hint(before, now));
+  EXPECT_EQ(difference_hint(now, now), "");
+  EXPECT_EQ(difference_hint(Vocabulary::dna(), now), "");
 }
 
 TEST_F(UnigramTest, EveryAddedTokenSplitsTheText) {

@@ -150,7 +150,7 @@ TEST_F(AttendFileTest, FailureKeepsExistingOutput) {
   EXPECT_EQ(content(path("out.h5")), before);
   AttendOptions o = options();
   o.output = o.input;
-  EXPECT_THAT(message_of<UserError>([&] { attend(o); }), HasSubstr("is the same file as --input"));
+  EXPECT_THAT(message_of<UserError>([&] { attend(o); }), HasSubstr("is both input and output"));
   write(Problem());
   o.output = path("missing/out.h5");
   EXPECT_THAT(message_of<UserError>([&] { attend(o); }), HasSubstr("missing"));
