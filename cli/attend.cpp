@@ -147,7 +147,7 @@ void add_attend(Command program, int& /*status*/) {
                       "pooled into. Other projections take it from the file")
           .range(1, 1 << 30)
           .value_name("R");
-  command.add_option("--dtype", options->dtype, "Storage type of query, key and value; bfloat16 is computed in float32")
+  command.add_option("--dtype", options->dtype, "Storage type of query, key and value; sums of bfloat16 are float32")
       .shows_default()
       .one_of({"float32", "bfloat16", "float64"});
   command

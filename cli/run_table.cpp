@@ -55,7 +55,7 @@ Cell cell_of(const RunFiles& run, const std::filesystem::path& folder, const std
   if (column == "best") return number_cell(run.best_loss);
   if (column == "best_step")
     return number_cell(std::isfinite(run.best_loss) ? static_cast<double>(run.best_step) : run.best_loss, "{:.0f}");
-  if (column == "rate") return number_cell(run.last("train", "tokens_per_second"), "{:.0f}");
+  if (column == "rate") return number_cell(run.tokens() / run.seconds(), "{:.0f}");
   if (column == "seconds") return number_cell(run.seconds(), "{:.4g}");
   if (column == "changed") {
     const auto since = std::chrono::system_clock::to_time_t(std::chrono::file_clock::to_sys(run.changed));

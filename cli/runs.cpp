@@ -135,7 +135,8 @@ void add_runs(Command program, int& /*status*/) {
   add_json(command, options->json);
   command.footer(
       "Columns: run, state (running, finished or stopped), step, tokens, loss and validation (latest loss and "
-      "validation loss), best (lowest validation loss), rate (training tokens per second), changed (time of the last "
+      "validation loss), best (lowest validation loss), rate (training tokens per second, of all steps), changed (time "
+      "of the last "
       "line in metrics.jsonl). With --columns also best_step and seconds (of training, without validation).");
   command.examples({
       "furlong runs runs --sort best",

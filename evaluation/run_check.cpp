@@ -40,8 +40,9 @@ void refuse_other_run(const Settings& settings) {
   for (const auto& [key, value] : there.items()) compare(key, value, Json());
   if (n_differences > most_named) differences += fmt::format("and {} more; ", n_differences - most_named);
   if (!differences.empty())
-    throw UserError("{}: the run is not of this command: {}use its settings, another output directory, or remove {}",
-                    file.string(), differences, settings.run_directory.string());
+    throw UserError(
+        "{}: the directory holds a run with other settings: {}use them, another output directory, or remove {}",
+        file.string(), differences, settings.run_directory.string());
 }
 
 }  // namespace furlong

@@ -50,7 +50,9 @@ enum class RotaryPlacement : std::uint8_t {
 };
 constexpr auto names_of(RotaryPlacement) { return std::array{"before_features", "numerator"}; }
 
-/// Activation checkpointing: what backward recomputes instead of storing it. Results are bit-identical.
+/// Activation checkpointing: what backward recomputes instead of storing it. Results are bit-identical,
+/// except with shared_layers and constants measured from queries and keys (oprf, centering): `blocks` adds the layers'
+/// measurements in another order.
 enum class ActivationCheckpointing : std::uint8_t {
   none,
   elementwise,  ///< norms and activations

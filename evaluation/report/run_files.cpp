@@ -12,6 +12,7 @@
 #include "framework/io/atomic_file.h"
 #include "framework/io/json_bounds.h"
 #include "framework/io/text_file.h"
+#include "trainers/checkpoint/checkpoints.h"
 #include "trainers/settings/settings.h"
 #include "trainers/train/early_stopping.h"
 
@@ -78,16 +79,27 @@ void read_metrics(RunFiles& run) {
   }
   const auto validation = run.splits.find("validation");
   if (validation == run.splits.end()) return;
-  const MetricColumns& columns = validation->second;
+  MetricColumns& columns = validation->second;
   const auto losses = columns.values.find("loss");
   if (losses == columns.values.end()) return;
+  // Files of earlier versions have no `best`.
+  const auto best = columns.values.find("best");
   for (std::size_t i = 0; i < columns.step.size(); ++i) {
     const double loss = losses->second[i];
-    if (!std::isnan(loss) && !(loss >= run.best_loss)) {  // best_loss starts as NaN
+    const bool is_best = best != columns.values.end() ? best->second[i] == 1 : !(loss >= run.best_loss);
+    if (!std::isnan(loss) && is_best) {
       run.best_loss = loss;
       run.best_step = static_cast<std::int64_t>(columns.step[i]);
     }
   }
+  if (best != columns.values.end()) columns.values.erase(best);
+}
+
+/// A signal saves the run between two lines of metrics.jsonl.
+void read_checkpoints(RunFiles& run) {
+  const auto newest = newest_complete_checkpoint(run.path / "checkpoints");
+  if (!newest) return;
+  if (const auto step = step_in_name(newest->filename().string())) run.step = std::max(run.step, *step);
 }
 
 void flatten(const nlohmann::ordered_json& value, const std::string& path, std::map<std::string, std::string>& keys) {
@@ -188,6 +200,7 @@ RunFiles read_run(const std::filesystem::path& directory) {
         "{}: not a run directory: it has no metrics.jsonl; expected the run_directory of a training run's config",
         directory.string());
   read_metrics(run);
+  read_checkpoints(run);
   read_config(run);
   run.changed = std::filesystem::last_write_time(directory / "metrics.jsonl", code);
   const bool recent = std::filesystem::file_time_type::clock::now() - run.changed < std::chrono::minutes(2);

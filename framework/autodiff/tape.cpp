@@ -290,6 +290,7 @@ void Tape::release(Node& node) {
   for (const End& output : node.outputs) {
     if (node.in_place() || output.slot->persistent) continue;
     output.slot->gradient = Tensor{};
+    output.slot->written = false;  // a later use of the value starts a new sum
     if (output.slot->base) output.slot->base->parts.clear();
   }
   node.saved.clear();

@@ -316,16 +316,21 @@ namespace {
 template <class From, class To>
 void column_sum_typed(const Tensor& matrix, const Tensor& target, bool accumulate) {
   using Sum = compute_t<To>;
-  constexpr std::int64_t block = 64;  // columns per task; each column is summed over all rows in order
+  constexpr std::int64_t block = 64;        // columns per task
+  constexpr std::int64_t chain_rows = 256;  // rows of one sum; the sums of all of them are added in order
   const std::int64_t rows = matrix.extent(0), columns = matrix.extent(1), stride = matrix.strides()[0];
   const From* values = matrix.data<From>();
   To* sums = target.data<To>();
   parallel_tasks((columns + block - 1) / block, [&](std::int64_t task) {
     const std::int64_t begin = task * block, count = std::min(block, columns - begin);
     Sum sum[block] = {};
-    for (std::int64_t row = 0; row < rows; ++row) {
-      const From* line = values + row * stride + begin;
-      for (std::int64_t j = 0; j < count; ++j) sum[j] += static_cast<Sum>(static_cast<compute_t<From>>(line[j]));
+    for (std::int64_t first = 0; first < rows; first += chain_rows) {
+      Sum chain[block] = {};
+      for (std::int64_t row = first; row < std::min(first + chain_rows, rows); ++row) {
+        const From* line = values + row * stride + begin;
+        for (std::int64_t j = 0; j < count; ++j) chain[j] += static_cast<Sum>(static_cast<compute_t<From>>(line[j]));
+      }
+      for (std::int64_t j = 0; j < count; ++j) sum[j] += chain[j];
     }
     for (std::int64_t j = 0; j < count; ++j) {
       const Sum before = accumulate ? static_cast<Sum>(sums[begin + j]) : Sum{0};

@@ -1,5 +1,7 @@
 #include "layers/attention/mechanism.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <sstream>
 
@@ -76,6 +78,14 @@ std::vector<const MechanismInfo*> mechanisms_of(const AttentionConfig& config) {
   for (const std::string& entry : lists)
     for (const std::string& name : mechanisms_in(entry)) add(name);
   return used;
+}
+
+std::string attention_text(const AttentionConfig& config) {
+  std::string text;
+  for (const MechanismInfo* info : mechanisms_of(config))
+    text += fmt::format("{}{}{}", text.empty() ? "" : ", ", info->name,
+                        info->has_features ? fmt::format(" ({})", config.feature_map) : "");
+  return text;
 }
 
 const MechanismInfo* first_mechanism(const AttentionConfig& config, bool MechanismInfo::*capability, bool has) {

@@ -127,6 +127,8 @@ std::vector<std::string> mechanisms_in(const std::string& entry);
 std::vector<std::string> head_mechanisms_of(const AttentionConfig& config, std::size_t layer);
 /// Returns the mechanisms of all layers and heads, without duplicates. Throws UserError for an unknown name.
 std::vector<const MechanismInfo*> mechanisms_of(const AttentionConfig& config);
+/// Returns the config's mechanisms and feature map for people: "softmax, linear (favor_positive)".
+std::string attention_text(const AttentionConfig& config);
 /// Returns the first mechanism of the config that has a capability, or lacks it if `has` is false; null if none does.
 const MechanismInfo* first_mechanism(const AttentionConfig& config, bool MechanismInfo::*capability, bool has = true);
 /// Returns whether a mechanism of the config has a capability.

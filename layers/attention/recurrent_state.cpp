@@ -8,8 +8,8 @@ To& recurrent(From& state) {
   auto* found = dynamic_cast<To*>(&state);
   if (!found) {
     throw UserError(
-        "model.attention.mechanism: stateful training needs a state of constant size, but a softmax layer stores all "
-        "keys and values; expected mechanism linear or windowed in every layer, or data.stateful: false");
+        "model.attention.mechanism: stateful training needs a recurrent state of constant size; expected mechanism "
+        "linear in every layer, or data.stateful: false");
   }
   return *found;
 }

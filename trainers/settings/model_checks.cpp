@@ -105,7 +105,14 @@ void SettingsChecker::attention() const {
   causality();
   if (layers::uses(attention, &Mechanism::projects_sequence)) projected_length();
   const Mechanism* hybrid = layers::first_mechanism(attention, &Mechanism::is_hybrid);
-  if (!hybrid || hybrid->window_in(attention) > 0) return;
+  if (!hybrid) return;
+  if (attention.normalizer != ops::Normalizer::sum) {
+    const auto cite = citing(
+        {"model.attention.normalizer", "model.attention.mechanism", "model.attention.layers", "model.attention.heads"});
+    cite.fail(fmt::format("{} cannot be combined with the mechanism {}, whose exact weights need the sum; expected sum",
+                          cite("model.attention.normalizer"), hybrid->name));
+  }
+  if (hybrid->window_in(attention) > 0) return;
   const auto cite = citing({"model.attention.softmax_window", "model.attention.mechanism", "model.attention.layers",
                             "model.attention.heads"});
   cite.fail(

@@ -22,7 +22,8 @@ class EarlyStopping {
   std::optional<double> last_loss() const { return last_loss_; }
   /// Returns the loss of the validation after `step` if that was the last validation and is the best so far.
   std::optional<double> best_at(std::int64_t step) const;
-  /// The next loss is the best again, because the checkpoint of the best one so far no longer exists.
+  /// The next loss is the best again, because the checkpoint of the best one so far no longer exists, or because it is
+  /// a loss of other data.
   void forget_best() { best_loss_ = HUGE_VAL; }
 
   /// Writes the state to a checkpoint.

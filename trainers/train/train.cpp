@@ -103,11 +103,11 @@ class Run {
                                    settings_.trainer.max_steps));
       return;
     }
-    recorder_->print(
-        fmt::format("{}: {} parameters, trains on {} (vocabulary: {}), {}, run directory {}",
-                    trainer_.steps() > 0 ? fmt::format("resuming at step {}", trainer_.steps()) : "starting",
-                    trainer_.model().store->trained_parameter_count(), data_to_train_on(),
-                    setup_.data->vocabulary().kind_name(), where(), directory_.path().string()));
+    recorder_->print(fmt::format(
+        "{}: {} parameters, attention: {}, trains on {} (vocabulary: {}), {}, run directory {}",
+        trainer_.steps() > 0 ? fmt::format("resuming at step {}", trainer_.steps()) : "starting",
+        trainer_.model().store->trained_parameter_count(), layers::attention_text(settings_.model.attention),
+        data_to_train_on(), setup_.data->vocabulary().kind_name(), where(), directory_.path().string()));
     if (const std::string part = validated_part(); !part.empty()) recorder_->print(part);
     if (const std::string note = trainer_.source().note(); !note.empty()) log_warn("{}", note);
   }

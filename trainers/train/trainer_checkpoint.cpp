@@ -17,6 +17,8 @@
 namespace furlong {
 namespace {
 
+constexpr const char* start_elsewhere = "use another --run-dir, or --resume never to start from step 0";
+
 /// Returns whether a resumed run may change a key of `model`, given as a JSON pointer: keys that determine no stored
 /// tensor.
 bool may_change(const std::string& key, layers::Position position) {
@@ -183,9 +185,10 @@ void check_resumable(const CheckpointReader& checkpoint, const Settings& setting
         origin);
   const Settings before = from_yaml_text(checkpoint.text("config"), origin + " (config)").settings;
   if (before.objective.name != settings.objective.name || before.objective.pooling != settings.objective.pooling) {
-    throw UserError("{}: cannot resume: the objective was {} (pooling {}) in the checkpoint and is {} (pooling {}) now",
-                    origin, name_of(before.objective.name), name_of(before.objective.pooling),
-                    name_of(settings.objective.name), name_of(settings.objective.pooling));
+    throw UserError(
+        "{}: cannot resume: the objective was {} (pooling {}) in the checkpoint and is {} (pooling {}) now; {}", origin,
+        name_of(before.objective.name), name_of(before.objective.pooling), name_of(settings.objective.name),
+        name_of(settings.objective.pooling), start_elsewhere);
   }
   if (before.teacher.loss != settings.teacher.loss) {
     throw UserError(
@@ -194,11 +197,10 @@ void check_resumable(const CheckpointReader& checkpoint, const Settings& setting
         origin, before.teacher.loss, settings.teacher.loss);
   }
   if (const auto difference = model_difference(before, settings))
-    throw UserError("{}: cannot resume: {}; use another --run-dir, or --resume never to start from step 0", origin,
-                    *difference);
+    throw UserError("{}: cannot resume: {}; {}", origin, *difference, start_elsewhere);
   if (checkpoint.integer("seed") != settings.seed)
-    throw UserError("{}: cannot resume: seed was {} in the checkpoint and is {} now", origin,
-                    checkpoint.integer("seed"), settings.seed);
+    throw UserError("{}: cannot resume: seed was {} in the checkpoint and is {} now; {}", origin,
+                    checkpoint.integer("seed"), settings.seed, start_elsewhere);
 }
 
 void Trainer::load(const CheckpointReader& checkpoint) {
@@ -207,14 +209,14 @@ void Trainer::load(const CheckpointReader& checkpoint) {
   const Settings before = from_yaml_text(checkpoint.text("config"), origin + " (config)").settings;
   const Vocabulary vocabulary = Vocabulary::from_json(checkpoint.text("vocabulary"), origin);
   if (!(vocabulary == model_.vocabulary))
-    throw UserError("{}: cannot resume: its vocabulary differs from that of {}", origin, data_.path());
+    throw UserError("{}: cannot resume: its vocabulary differs from that of {}; {}", origin, data_.path(),
+                    start_elsewhere);
   const auto equal = [](const LabelScale& a, const LabelScale& b) { return a.mean == b.mean && a.scale == b.scale; };
   if (!std::equal(vocabulary.label_scales().begin(), vocabulary.label_scales().end(),
                   model_.vocabulary.label_scales().begin(), model_.vocabulary.label_scales().end(), equal))
     throw UserError(
-        "{}: cannot resume: the numbers of {} have another mean or standard deviation than when the run started; use "
-        "another --run-dir",
-        origin, data_.path());
+        "{}: cannot resume: the numbers of {} have another mean or standard deviation than when the run started; {}",
+        origin, data_.path(), start_elsewhere);
   load_parameters(checkpoint, model_, Weights::raw);
   const ParameterStore& store = *model_.store;
   for (const Parameter& parameter : store.parameters()) {

@@ -84,6 +84,7 @@ void RunRecorder::note_validation(std::int64_t step, const Evaluation& found, bo
   if (std::isfinite(found.accuracy)) record.more.emplace_back("accuracy", found.accuracy);
   if (std::isfinite(found.divergence)) record.more.emplace_back("divergence", found.divergence);
   for (const auto& [layer, error] : found.layer_errors) record.more.emplace_back(fmt::format("layer_{}", layer), error);
+  if (is_best) record.more.emplace_back("best", 1.0);
   if (is_first_) write(record);
   print(fmt::format("step {}: {}{}", step, text_of(found), is_best ? "  (best)" : ""));
 }

@@ -10,6 +10,7 @@
 #include "framework/core/log.h"
 #include "framework/io/atomic_file.h"
 #include "framework/io/text_file.h"
+#include "trainers/train/optimizer/learning_rate.h"
 #include "trainers/train/parallel/agreement.h"
 #include "trainers/train/recording/metrics.h"
 
@@ -158,16 +159,19 @@ void check_name(const fs::path& from, std::int64_t step) {
                     checkpoint_path(from.parent_path(), step).filename().string());
 }
 
-void check_data(const CheckpointReader& checkpoint, const Trainer& trainer, bool allow_new_data) {
+/// Returns whether the data have changed since the checkpoint. Throws UserError if they have and must not.
+bool check_data(const CheckpointReader& checkpoint, const Trainer& trainer, bool allow_new_data) {
   if (!checkpoint.has("data_fingerprint") || checkpoint.text("data_fingerprint") == data_fingerprint(trainer.data()))
-    return;
+    return false;
   if (!allow_new_data)
     throw UserError(
         "{}: was trained on other data than {} contains now{}; restore the data, choose another --run-dir, or pass "
         "--allow-new-data to continue on the new data",
         checkpoint.path().string(), trainer.data().path(),
         trainer.data().weights().empty() ? "" : ", or with other weights of data.sources");
-  log_warn("{}: was trained on other data than {} contains now", checkpoint.path().string(), trainer.data().path());
+  log_warn("{}: was trained on other data than {} contains now; the best validation loss starts anew",
+           checkpoint.path().string(), trainer.data().path());
+  return true;
 }
 
 /// Warns about settings that differ from those of the steps so far. The run continues with the present ones.
@@ -179,12 +183,18 @@ void warn_about_changes(const CheckpointReader& checkpoint, const Settings& now)
   if (!changed.empty())
     log_warn("{}: was trained with other settings: {}; the present ones apply to further steps only", origin,
              config::join(changed, ", "));
+  const std::int64_t step = checkpoint.integer("step");
+  if (const double rate = learning_rate(now, step);
+      step > 0 && rate > 1.05 * learning_rate(before, step - 1) && step >= before.schedule.warmup_steps)
+    log_info("the learning rate rises from {:.2e} to {:.2e}, because the schedule is now that of {} steps",
+             learning_rate(before, step - 1), rate, now.trainer.max_steps);
 }
 
 /// What rank 0 has loaded.
 struct Loaded {
   bool is_own = true;     ///< a checkpoint of this run directory
   bool is_saved = false;  ///< the directory has a checkpoint of the present step
+  bool new_data = false;  ///< other data than the checkpoint's
   std::string metrics;    ///< up to that step
 };
 
@@ -195,7 +205,7 @@ Loaded load_on_first(const fs::path& from, bool allow_new_data, Trainer& trainer
   loaded.is_own = is_own(from, checkpoints);
   if (!loaded.is_own) refuse_to_replace(checkpoints, from);
   const CheckpointReader checkpoint = CheckpointReader::open(from);
-  check_data(checkpoint, trainer, allow_new_data);
+  loaded.new_data = check_data(checkpoint, trainer, allow_new_data);
   trainer.load(checkpoint);
   check_name(from, trainer.steps());
   warn_about_changes(checkpoint, trainer.model().settings);
@@ -204,8 +214,8 @@ Loaded load_on_first(const fs::path& from, bool allow_new_data, Trainer& trainer
   return loaded;
 }
 
-/// Rank 0: removes what the run writes again, after all ranks have loaded. Returns whether the best checkpoint so far
-/// is among it.
+/// Rank 0: removes what the run writes again, after all ranks have loaded. Returns whether there is no best loss to
+/// compare with: the best checkpoint is among it, or its loss is that of other data.
 bool clean_up(bool resumed, const Loaded& loaded, const RunDirectory& directory, const Trainer& trainer,
               CheckpointDirectory& checkpoints) {
   // A run that continues in another directory takes its metrics along.
@@ -221,7 +231,7 @@ bool clean_up(bool resumed, const Loaded& loaded, const RunDirectory& directory,
   // After the later best checkpoint is gone, so that this one can become the best.
   if (loaded.is_saved) checkpoints.committed(step, trainer.early_stopping().best_at(step));
   cut_back(directory.metrics(), resumed ? step : -1);
-  return had_best && !checkpoints.best();
+  return loaded.new_data || (had_best && !checkpoints.best());
 }
 
 }  // namespace
@@ -244,16 +254,16 @@ bool resume_run(const TrainOptions& options, const ProcessGroup& group, const Ru
   // Rank 0 knows whether the checkpoint belongs to this run; all ranks must agree on what to save.
   const bool is_saved = group.broadcast_text(loaded.is_saved ? "saved" : "") == "saved";
   if (from || !weights.empty()) check_same_start(group, trainer.digest(), from ? *from : weights);
-  bool lost_best = false;
+  bool no_best = false;
   if (group.is_first()) {
     // Only now: a run that cannot start leaves the earlier one unchanged.
     if (choice == TrainOptions::Resume::never) forget_earlier_run(directory, *checkpoints);
-    lost_best = clean_up(from.has_value(), loaded, directory, trainer, *checkpoints);
+    no_best = clean_up(from.has_value(), loaded, directory, trainer, *checkpoints);
     if (!job_id().empty()) write_file_atomically(job_file(directory), job_id());
   }
   // The other ranks also wait until rank 0 is done: they write shards, which discard_after() would remove as orphans.
-  lost_best = group.broadcast_text(lost_best ? "lost" : "") == "lost";
-  if (lost_best && settings.checkpoint.keep_best) trainer.forget_best_validation();
+  no_best = group.broadcast_text(no_best ? "none" : "") == "none";
+  if (no_best && settings.checkpoint.keep_best) trainer.forget_best_validation();
   return is_saved;
 }
 

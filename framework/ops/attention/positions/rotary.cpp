@@ -79,6 +79,7 @@ RotaryTable::Rows RotaryTable::at(const Stream& stream, DType dtype, const Tenso
   if (largest < max_cached) return {get(stream, dtype, 0, largest + 1), positions};
   // cached_positions_ keeps the tensor alive, so its memory is not reused for other positions; nothing changes it.
   if (!cached_positions_.defined() || !cached_positions_.shares_memory_with(positions) ||
+      cached_positions_.data<std::int32_t>() != positions.data<std::int32_t>() ||
       cached_positions_.shape() != positions.shape() || position_cache_.table.dtype() != dtype) {
     position_cache_ = {rows_of(stream, dtype, positions, frequencies(stream.device), factor_), {}};
     cached_positions_ = positions;
