@@ -199,6 +199,18 @@ TEST_F(HelpTest, ParserErrorsNameFoundAndExpected) {
   }
 }
 
+TEST_F(HelpTest, ListsTakeOneArgumentAndIntegersAreDecimal) {
+  file("one.csv", "good text,good\nbad text,bad\n");
+  file("two.csv", "more text,good\nother text,bad\n");
+  const Finished prepared = furlong({"prepare", "labeled", path("one.csv"), "--labels", "good,bad", path("two.csv"),
+                                     "--output", path("both.h5"), "--split", "1,0,0", "--json"});
+  ASSERT_EQ(prepared.status, 0) << prepared.err;
+  EXPECT_THAT(prepared.out, ::testing::HasSubstr("\"documents\":4")) << prepared.out;
+  for (const char* number : {"010", "0x10"})
+    expect_user_error(furlong({"generate", path("run"), "--max-tokens", number}),
+                      {"--max-tokens: found " + std::string(number)});
+}
+
 TEST_F(HelpTest, HelpIsAlsoASubcommand) {
   for (const std::vector<std::string>& command : {std::vector<std::string>{}, {"train"}, {"bench", "lra"}}) {
     std::vector<std::string> asked = command;

@@ -85,6 +85,23 @@ TEST_F(ReportProgramTest, ListsSortsAndFiltersRuns) {
   EXPECT_THAT(none.err, HasSubstr("no run matches --where"));
 }
 
+TEST_F(ReportProgramTest, RunsWithoutTheValueComeLastInBothDirections) {
+  std::filesystem::create_directories(path("runs/unvalidated"));
+  file("runs/unvalidated/metrics.jsonl",
+       "{\"step\":1,\"split\":\"train\",\"loss\":5,\"tokens\":100,\"tokens_per_second\":50}\n"
+       "{\"step\":2,\"split\":\"train\",\"loss\":5,\"tokens\":400,\"tokens_per_second\":100}\n");
+  for (const bool reverse : {false, true}) {
+    std::vector<std::string> words{"runs", path("runs"), "--sort", "best", "--columns", "best_step", "--json"};
+    if (reverse) words.emplace_back("--reverse");
+    const Json rows = Json::parse(furlong(words).out);
+    ASSERT_EQ(rows.size(), 3u);
+    EXPECT_TRUE(rows[2]["best"].is_null() && rows[2]["best_step"].is_null()) << rows[2];
+    EXPECT_EQ(rows[0]["best"].get<double>() > rows[1]["best"].get<double>(), reverse);
+    EXPECT_EQ(rows[2]["rate"], 80) << "400 tokens in 2 + 3 seconds";
+  }
+  expect_user_error(furlong({"runs", path("runs"), "--where", "seed==1"}), {"--where seed==1", "COLUMN=VALUE"});
+}
+
 TEST_F(ReportProgramTest, RejectsWhatIsNoRunColumnOrCondition) {
   expect_user_error(furlong({"report", path("missing")}), {"missing: does not exist; expected a run directory"});
   expect_user_error(furlong({"report", folder_.string() + "/linear.yaml"}),

@@ -137,6 +137,13 @@ TEST_F(SequencesProgramTest, InvalidInputIsAUserErrorAndNothingIsHalfWritten) {
   expect_user_error(furlong({"embed", model, good, "-o", path("out.txt")}), {"out.txt", ".npy"});
   expect_user_error(furlong({"embed", model, path("in.tsv"), "-o", file("in.tsv", "MKV\n")}),
                     {"both input and output"});
+  const std::string best = path("runs/protein/checkpoints/best.h5"), ids = file("ids.txt", "1 2 3\n");
+  expect_user_error(furlong({"embed", model, good, "-o", best}), {"best.h5: is both input and output"});
+  expect_user_error(furlong({"logits", best, ids, "-o", best}), {"best.h5: is both input and output"});
+  expect_user_error(furlong({"score", model, good, "--mutations", path("m.tsv"), "-o", file("m.tsv", "K2R\n")}),
+                    {"m.tsv: is both input and output"});
+  expect_user_error(furlong({"score", model, good, "--mutations", file("mac.txt", "K2R\rL4A\r")}),
+                    {"mac.txt:1: found a carriage return inside a line"});
   expect_user_error(furlong({"embed", model, good, "-o", path("out.h5"), "--layer", "3"}), {"--layer: 3"});
   for (const auto& entry : std::filesystem::directory_iterator(folder_))
     EXPECT_THAT(entry.path().filename().string(), ::testing::Not(HasSubstr("out."))) << "a file that is not whole";

@@ -112,8 +112,10 @@ TEST_F(ScoreTest, StartTokenIsTheOneAskedFor) {
   EXPECT_EQ(scores(rows, input)[0]["tokens"], 6);
   EXPECT_THAT(message_of<UserError>([&] { scores(model, input, {.start = "<none such>"}); }), HasSubstr("--start"));
   Model masked = sequence_model(Vocabulary::protein(), testing::encoder);
-  EXPECT_THAT(message_of<UserError>([&] { scores(masked, input, {.start = "A"}); }),
-              HasSubstr("both sides; remove --start"));
+  for (const char* start : {"A", "none"}) {
+    EXPECT_THAT(message_of<UserError>([&] { scores(masked, input, {.start = start}); }),
+                HasSubstr("both sides; remove --start"));
+  }
 }
 
 // Pieces sum the same products in another order: in float64 rounding of some hundred terms.

@@ -82,6 +82,16 @@ TEST_F(ReportTest, ReadsMetricsConfigAndState) {
   EXPECT_TRUE(run.problems.empty());
 }
 
+// With --allow-new-data the losses of the earlier data are no bar.
+TEST_F(ReportTest, BestLossIsThatOfTheLastMarkedLine) {
+  std::string marked = validation_line(1, 4), later = validation_line(3, 6);
+  for (std::string* line : {&marked, &later}) line->insert(line->size() - 2, ",\"best\":1");
+  const RunFiles run = read_run(write_run("run", marked + validation_line(2, 5) + later, config));
+  EXPECT_EQ(run.best_loss, 6);
+  EXPECT_EQ(run.best_step, 3);
+  EXPECT_EQ(run.splits.at("validation").values.count("best"), 0u) << "no curve";
+}
+
 // The lock file of an active or killed training has its host's name; the end of a training empties the file.
 TEST_F(ReportTest, RunWithMarkedLockAndRecentMetricsIsRunning) {
   const auto run = write_run("run", train_line(1, 5), config);

@@ -123,6 +123,16 @@ TEST(Tape, SumsGradientsOfAValueUsedTwiceInOneNode) {
   EXPECT_EQ(x.gradient().to_vector<double>(), (Values{12, -16}));
 }
 
+TEST(Tape, ValueUsedAgainAfterBackwardHasANewGradient) {
+  Tape tape(Stream{});
+  const Variable x = Variable::leaf(vector_of({3}));
+  const Variable y = square(tape, x);
+  tape.backward({y}, {vector_of({1})});
+  std::vector<GradientMode> modes;
+  tape.backward({square(tape, y, &modes)}, {vector_of({1})});
+  EXPECT_EQ(modes, std::vector<GradientMode>{GradientMode::overwrite});
+}
+
 TEST(Tape, CopiesPassedGradientBeforeAccumulation) {
   // x and y receive the same memory from the sum; x's second use must not change y's gradient.
   Tape tape(Stream{});

@@ -143,6 +143,24 @@ TEST_P(EveryDecoder, DropoutDependsOnSeedStepAndSample) {
   });
 }
 
+// With data.padding: longest the batches of one step have rows of other lengths.
+TEST(Decoder, DropoutDoesNotDependOnTheLengthsOfOtherBatches) {
+  ModelConfig config = small_config({"linear", "favor_positive"}, Position::rotary, 4, Style::llama);
+  config.dropout = 0.3;
+  TestModel model(config, DType::float64);
+  const Tensor tokens = random_tokens(2, 10, config);
+  const auto hidden = [&](const Tensor& rows, std::uint64_t first_sample) {
+    Tape tape(Stream{});
+    ForwardContext context{tape, true, 3, 7, first_sample};
+    context.longest_row = 12;
+    return model.decoder.hidden(context, rows).value();
+  };
+  const Tensor both = hidden(tokens, 4), second = tokens.narrow(0, 1, 1);
+  EXPECT_TRUE(same_bits(hidden(second, 5), both.narrow(0, 1, 1)));
+  // Causal: a shorter row is the beginning of the longer one, if its elements have the same numbers.
+  EXPECT_TRUE(same_bits(hidden(second.narrow(1, 0, 6).clone(), 5), both.narrow(0, 1, 1).narrow(1, 0, 6)));
+}
+
 TEST(Decoder, GradientsOfSplitBatchAddUp) {
   ModelConfig config = small_config({"linear", "favor_positive"}, Position::rotary, 4, Style::llama);
   config.dropout = 0.3;

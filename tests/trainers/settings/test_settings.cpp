@@ -136,6 +136,13 @@ TEST(OverriddenKeys, CommandLineMakesFileKeysIneffective) {
       << "both are from the command line";
 }
 
+TEST(Adapters, OfRandomWeightsAreWarnedOf) {
+  const auto warnings = warnings_of("model:\n  lora_rank: 4\n", {});
+  ASSERT_EQ(warnings.size(), 1u);
+  EXPECT_THAT(warnings[0], ::testing::AllOf(HasSubstr("model.lora_rank"), HasSubstr("set model.weights")));
+  EXPECT_TRUE(warnings_of("model:\n  lora_rank: 4\n  weights: teacher.h5\n", {}).empty());
+}
+
 TEST(RunnableConfigs, AreValid) {
   std::vector<fs::path> files;
   std::error_code code;

@@ -173,6 +173,19 @@ TEST_F(TrainTest, RejectsResumeOnOtherData) {
   EXPECT_EQ(train(settings("run", {"trainer.max_steps=14"}), options).step, 14);
 }
 
+TEST_F(TrainTest, BestCheckpointIsThatOfTheNewData) {
+  run("run");
+  // Random bytes are harder than any text: no loss on them is below the earlier best.
+  std::string noise(4000, ' ');
+  for (std::size_t i = 0; i < noise.size(); ++i)
+    noise[i] = static_cast<char>(random_word(RandomKey{1, 0, 0}, i) & 0xff);
+  testing::write_store(path("tokens.h5"), noise);
+  TrainOptions options;
+  options.allow_new_data = true;
+  train(settings("run", {"trainer.max_steps=16"}), options);
+  EXPECT_GT(CheckpointReader::open(path("run/checkpoints/best.h5")).integer("step"), 12);
+}
+
 TEST_F(TrainTest, ResumesFromNewestCompleteCheckpoint) {
   const std::vector<std::string> overrides{"model.dropout=0.1", "optimizer.ema_decay=0.9", "checkpoint.keep_last=20"};
   run("whole", overrides);

@@ -126,6 +126,23 @@ TEST_P(Rotary, RotatesEachTokenByItsOwnPosition) {
   EXPECT_THROW(ops::rotary(tape, x, 2, 4, 1, table, &positions), ContractError);
 }
 
+/// Far positions are cached by their tensor; two views of one tensor are two.
+TEST_P(RotaryTable, ViewsOfOneTensorHaveTheirOwnRows) {
+  constexpr std::int32_t far = ops::RotaryTable::max_cached;
+  const Tensor both =
+      Tensor::from(std::vector<std::int32_t>{far + 1, far + 2, far + 8, far + 9}, {2, 2}, testing::device());
+  ops::RotaryTable table(4, 100.0);
+  for (const std::int64_t row : {0, 1}) {
+    const Tensor positions = both.narrow(0, row, 1);
+    Tape tape{testing::stream()};
+    const Tensor x = normal_tensor({1, 2, 4}, DType::float64, "x");
+    const Variable cached = ops::rotary(tape, Variable(x.clone()), 1, 4, 0, table, &positions);
+    ops::RotaryTable fresh(4, 100.0);
+    EXPECT_EQ(doubles(cached.value()),
+              doubles(ops::rotary(tape, Variable(x.clone()), 1, 4, 0, fresh, &positions).value()));
+  }
+}
+
 TEST_P(Rotary, PreservesNormsAndDependsOnlyOnDistance) {
   constexpr std::int64_t d = 64, far = 100000;
   const Tensor query = normal_tensor({1, 1, d}, DType::float32, "q"),
