@@ -97,9 +97,10 @@ void read_metrics(RunFiles& run) {
 
 /// A signal saves the run between two lines of metrics.jsonl.
 void read_checkpoints(RunFiles& run) {
-  const auto newest = newest_complete_checkpoint(run.path / "checkpoints");
-  if (!newest) return;
-  if (const auto step = step_in_name(newest->filename().string())) run.step = std::max(run.step, *step);
+  std::error_code missing;
+  for (const auto& entry : std::filesystem::directory_iterator(run.path / "checkpoints", missing)) {
+    if (const auto step = step_in_name(entry.path().filename().string())) run.step = std::max(run.step, *step);
+  }
 }
 
 void flatten(const nlohmann::ordered_json& value, const std::string& path, std::map<std::string, std::string>& keys) {

@@ -82,7 +82,10 @@ TEST_F(HelpTest, PagesFit80ColumnsAndEndWithTwoExamples) {
     for (const std::string& line : lines) {
       EXPECT_LE(columns_of(line), command_line::help_width) << line;
       in_examples = in_examples || line == "Examples:";
-      if (in_examples && line.find(joined(command) + (command.empty() ? " " : "")) != std::string::npos) ++examples;
+      const std::string wanted = joined(command) + (command.empty() ? " " : "");
+      const std::string alone = std::regex_replace(line, std::regex("launch --processes [0-9]+ "), "");
+      const auto shows = [&](const std::string& text) { return text.find(wanted) != std::string::npos; };
+      if (in_examples && (shows(line) || shows(alone))) ++examples;
     }
     EXPECT_GE(examples, 2);
     EXPECT_THAT(page, HasSubstr("\nCommon options:\n"));
@@ -205,7 +208,7 @@ TEST_F(HelpTest, ListsTakeOneArgumentAndIntegersAreDecimal) {
   const Finished prepared = furlong({"prepare", "labeled", path("one.csv"), "--labels", "good,bad", path("two.csv"),
                                      "--output", path("both.h5"), "--split", "1,0,0", "--json"});
   ASSERT_EQ(prepared.status, 0) << prepared.err;
-  EXPECT_THAT(prepared.out, ::testing::HasSubstr("\"documents\":4")) << prepared.out;
+  EXPECT_THAT(prepared.out, ::testing::HasSubstr("\"documents\": 4")) << prepared.out;
   for (const char* number : {"010", "0x10"})
     expect_user_error(furlong({"generate", path("run"), "--max-tokens", number}),
                       {"--max-tokens: found " + std::string(number)});

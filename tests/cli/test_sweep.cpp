@@ -176,7 +176,8 @@ TEST_F(SweepProgramTest, MissingDatasetIsReportedBeforeTheFirstRun) {
   sweep("list: [{seed: 1}, {seed: 2, data.task: none, data.task_symbols: null, data.dataset: nowhere.h5}]\n");
   expect_user_error(run(), {"nowhere.h5 does not exist; expected a tokenized dataset"});
   EXPECT_FALSE(fs::exists(path("out")));
-  const Finished planned = run({"--dry-run"});
+  expect_user_error(run({"--dry-run"}), {"--dry-run excludes --json-file"});
+  const Finished planned = furlong({"sweep", path("sweep.yaml"), "--dry-run"});
   EXPECT_EQ(planned.status, 0);
   EXPECT_THAT(planned.err, HasSubstr("nowhere.h5 does not exist yet"));
 }

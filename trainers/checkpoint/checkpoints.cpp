@@ -152,6 +152,10 @@ void CheckpointDirectory::committed(std::int64_t step, std::optional<double> val
   remove_orphaned_shards(step);  // other ranks may be writing those of later steps
 }
 
+void CheckpointDirectory::outdate_best() {
+  if (best_) best_->validation_loss = HUGE_VAL;
+}
+
 /// Removes shards up to a step whose checkpoint was deleted or never completed. The best checkpoint may exist as
 /// best.h5 alone.
 void CheckpointDirectory::remove_orphaned_shards(std::int64_t up_to) const {

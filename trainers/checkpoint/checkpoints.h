@@ -39,6 +39,8 @@ class CheckpointDirectory {
   /// removed. Shards of later steps stay, because their checkpoint is still incomplete. A resumed run may call this
   /// again for the step that it resumed from, in case the earlier run was killed before its call.
   void committed(std::int64_t step, std::optional<double> validation_loss = std::nullopt);
+  /// Any next validation loss is below the best one so far, which is a loss of other data.
+  void outdate_best();
   /// Returns the newest checkpoint with a valid checksum, best.h5 included. Warns about a damaged checkpoint, with the
   /// reason, and tries the one before it. Returns nullopt if the folder has no checkpoints. Throws DamagedCheckpoints
   /// if all of them are damaged, because a silent new start would overwrite the run.

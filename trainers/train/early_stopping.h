@@ -20,6 +20,7 @@ class EarlyStopping {
   bool is_due() const { return patience_ > 0 && without_improvement_ >= patience_; }
   std::int64_t validations_without_improvement() const { return without_improvement_; }
   std::optional<double> last_loss() const { return last_loss_; }
+  bool has_best() const { return std::isfinite(best_loss_); }
   /// Returns the loss of the validation after `step` if that was the last validation and is the best so far.
   std::optional<double> best_at(std::int64_t step) const;
   /// The next loss is the best again, because the checkpoint of the best one so far no longer exists, or because it is

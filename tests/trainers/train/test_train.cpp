@@ -100,6 +100,7 @@ TEST_F(TrainTest, WritesMetricsConfigAndCheckpoints) {
                                       "learning_rate", "gradient_norm", "memory_bytes"};
     const bool validation = line["split"] == "validation";
     if (validation) expected.push_back("accuracy");
+    if (line.contains("best")) expected.push_back("best");
     EXPECT_EQ(keys, expected);
     places.push_back(line["split"].get<std::string>() + " " + line["step"].dump());
     EXPECT_GT(line["loss"], 0);

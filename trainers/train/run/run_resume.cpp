@@ -214,8 +214,8 @@ Loaded load_on_first(const fs::path& from, bool allow_new_data, Trainer& trainer
   return loaded;
 }
 
-/// Rank 0: removes what the run writes again, after all ranks have loaded. Returns whether there is no best loss to
-/// compare with: the best checkpoint is among it, or its loss is that of other data.
+/// Rank 0: removes what the run writes again, after all ranks have loaded. Returns whether the best checkpoint so far
+/// is among it.
 bool clean_up(bool resumed, const Loaded& loaded, const RunDirectory& directory, const Trainer& trainer,
               CheckpointDirectory& checkpoints) {
   // A run that continues in another directory takes its metrics along.
@@ -231,7 +231,7 @@ bool clean_up(bool resumed, const Loaded& loaded, const RunDirectory& directory,
   // After the later best checkpoint is gone, so that this one can become the best.
   if (loaded.is_saved) checkpoints.committed(step, trainer.early_stopping().best_at(step));
   cut_back(directory.metrics(), resumed ? step : -1);
-  return loaded.new_data || (had_best && !checkpoints.best());
+  return had_best && !checkpoints.best();
 }
 
 }  // namespace
@@ -258,12 +258,14 @@ bool resume_run(const TrainOptions& options, const ProcessGroup& group, const Ru
   if (group.is_first()) {
     // Only now: a run that cannot start leaves the earlier one unchanged.
     if (choice == TrainOptions::Resume::never) forget_earlier_run(directory, *checkpoints);
-    no_best = clean_up(from.has_value(), loaded, directory, trainer, *checkpoints);
+    const bool lost_best = clean_up(from.has_value(), loaded, directory, trainer, *checkpoints);
+    no_best = loaded.new_data || (lost_best && settings.checkpoint.keep_best);
     if (!job_id().empty()) write_file_atomically(job_file(directory), job_id());
   }
   // The other ranks also wait until rank 0 is done: they write shards, which discard_after() would remove as orphans.
   no_best = group.broadcast_text(no_best ? "none" : "") == "none";
-  if (no_best && settings.checkpoint.keep_best) trainer.forget_best_validation();
+  if (no_best) trainer.forget_best_validation();
+  if (group.is_first() && !trainer.early_stopping().has_best()) checkpoints->outdate_best();
   return is_saved;
 }
 
