@@ -317,8 +317,10 @@ void DatasetWriter::end_document() {
 void DatasetWriter::label(const DocumentLabel& label) {
   State& state = *state_;
   require(state.labels && state.position() == state.document_begin, "label() without a finished document");
-  const bool train = state.split_of_document(state.summary.n_documents - 1) == 0;
-  state.labels->push(label, state.position(), train);
+  std::optional<Split> split;
+  if (state.options.split_by != SplitBy::span)
+    split = static_cast<Split>(state.split_of_document(state.summary.n_documents - 1));
+  state.labels->push(label, state.position(), split);
 }
 
 void DatasetWriter::set_split(std::optional<Split> split) {

@@ -103,8 +103,11 @@ float LabelParser::number_of(const std::string& text, const std::string& name, c
       std::from_chars(text.data() + (text.starts_with('+') && !text.starts_with("+-") ? 1 : 0), end, number);
   const auto stored = static_cast<float>(number);
   if (failure == std::errc() && stopped == end && std::isfinite(stored)) return stored;
-  throw UserError("{}: '{}' in {} is not a finite number of float32; correct or remove the record", place,
-                  foreign::single_line(text, 60), foreign::printable(name));
+  if (text.empty())
+    throw UserError("{}: {} has no value; expected a number. Add it, or remove the record", place,
+                    foreign::printable(name));
+  throw UserError("{}: found '{}' in {}; expected a finite number of at most 3.4e38. Correct or remove the record",
+                  place, foreign::single_line(text, 60), foreign::printable(name));
 }
 
 std::int32_t LabelParser::id_of(const std::string& name, const std::string& place) {
@@ -117,7 +120,7 @@ std::int32_t LabelParser::id_of(const std::string& name, const std::string& plac
     throw UserError("{}: the label '{}' is not valid UTF-8; convert the file (iconv -f LATIN1 -t UTF-8)", place,
                     foreign::printable(name));
   if (names_.size() == kMaxLabels)
-    throw UserError("{}: more than {} different labels; check --label-field", place, kMaxLabels);
+    throw UserError("{}: more than {} different labels; check --label-field and --label-type", place, kMaxLabels);
   names_.push_back(name);
   return ids_[name] = static_cast<std::int32_t>(names_.size() - 1);
 }

@@ -34,9 +34,9 @@ class LabelWriter {
  public:
   LabelWriter(hdf5::File& file, LabelKind kind, std::uint64_t documents_per_label);
 
-  /// Adds the label of the documents that end at token `end`. `train`: they are in the training split. Throws
-  /// ContractError if the label does not match the kind.
-  void push(const DocumentLabel& label, std::uint64_t end, bool train);
+  /// Adds the label of the documents that end at token `end` and belong to `split`; nullopt: the splits are spans.
+  /// Throws ContractError if the label does not match the kind.
+  void push(const DocumentLabel& label, std::uint64_t end, std::optional<Split> split);
   /// Completes the labels of all documents of `summary` and adds their counts to it. Returns the scales of
   /// LabelKind::numbers: mean and standard deviation over the training split. Throws ContractError if the number of
   /// labels does not match that of documents, or if a label has no name.
@@ -48,7 +48,7 @@ class LabelWriter {
     double count = 0, mean = 0, squares = 0, minimum = 0, maximum = 0;
     bool any = false;
   };
-  void push_ids(std::span<const std::int32_t> ids);
+  void push_ids(std::span<const std::int32_t> ids, std::optional<Split> split);
   void push_numbers(std::span<const float> numbers, bool train);
 
   hdf5::File& file_;
@@ -57,7 +57,7 @@ class LabelWriter {
   std::optional<BufferedRows<std::int32_t>> ids_;
   std::optional<BufferedRows<std::uint64_t>> ends_;
   std::optional<BufferedRows<float>> numbers_;  // from the first label on, which sets their number
-  std::vector<std::uint64_t> counts_;           // of each label
+  std::vector<LabelSummary> counts_;            // of each label, without its name
   std::vector<Moments> moments_;                // of each number
 };
 
