@@ -104,10 +104,10 @@ float LabelParser::number_of(const std::string& text, const std::string& name, c
   const auto stored = static_cast<float>(number);
   if (failure == std::errc() && stopped == end && std::isfinite(stored)) return stored;
   if (text.empty())
-    throw UserError("{}: {} has no value; expected a number. Add it, or remove the record", place,
+    throw UserError("{}: the value in {} is missing; expected a number. Add it, or remove the record", place,
                     foreign::printable(name));
-  throw UserError("{}: found '{}' in {}; expected a finite number of at most 3.4e38. Correct or remove the record",
-                  place, foreign::single_line(text, 60), foreign::printable(name));
+  throw UserError("{}: '{}' in {} is not a finite float32 number; correct or remove the record", place,
+                  foreign::single_line(text, 60), foreign::printable(name));
 }
 
 std::int32_t LabelParser::id_of(const std::string& name, const std::string& place) {

@@ -16,11 +16,7 @@ bool is_fasta_name(std::string_view file_name) {
 }
 
 LabelTable::LabelTable(const LabeledFormat& format, const std::string& file_name)
-    : is_fasta_(is_fasta_name(file_name)),
-      kind_(format.label_kind),
-      renumbers_(format.labels.empty() && format.label_kind != LabelKind::numbers),
-      file_name_(file_name),
-      parser_(format) {
+    : is_fasta_(is_fasta_name(file_name)), file_name_(file_name), parser_(format) {
   if (is_fasta_ && format.label_kind != LabelKind::tokens)
     throw UserError("--label-file: {} is FASTA, which has a label for each letter; use --label-type token, or a table",
                     file_name);
@@ -61,28 +57,8 @@ const ParsedLabel& LabelTable::label_of(const std::string& name, const std::stri
   if (found == labels_.end())
     throw UserError("{}: '{}' has no label in {}; add one, or remove the record", place, foreign::printable(name),
                     file_name_);
-  Entry& entry = found->second;
-  if (!entry.used && renumbers_) use(entry.label.ids);
-  entry.used = true;
-  return entry.label;
-}
-
-void LabelTable::use(std::vector<std::int32_t>& ids) {
-  for (std::int32_t& id : ids) {
-    if (id < 0) continue;
-    const auto [known, is_new] = used_ids_.emplace(id, static_cast<std::int32_t>(file_ids_.size()));
-    if (is_new) file_ids_.push_back(id);
-    id = known->second;
-  }
-  if (kind_ == LabelKind::sets) std::sort(ids.begin(), ids.end());
-}
-
-std::vector<std::string> LabelTable::label_names() const {
-  const std::vector<std::string> all = is_fasta_ ? parser_.names() : reader_->label_names();
-  if (!renumbers_) return all;
-  std::vector<std::string> used;
-  for (const std::int32_t id : file_ids_) used.push_back(all[static_cast<std::size_t>(id)]);
-  return used;
+  found->second.used = true;
+  return found->second.label;
 }
 
 std::vector<std::string> LabelTable::warnings() const {

@@ -24,9 +24,7 @@ class LabelTable : public DocumentSink {
   const ParsedLabel& label_of(const std::string& name, const std::string& place);
   /// Returns where the label of a record is, such as "labels.csv:3".
   const std::string& place_of(const std::string& name) const { return labels_.at(name).place; }
-  /// Returns the names of the labels 0, 1, ... Without --labels, those of records in the inputs, in order of their
-  /// first occurrence there.
-  std::vector<std::string> label_names() const;
+  std::vector<std::string> label_names() const { return is_fasta_ ? parser_.names() : reader_->label_names(); }
   /// Returns warnings of the reader, and of labels that label_of() has not returned.
   std::vector<std::string> warnings() const;
 
@@ -44,18 +42,12 @@ class LabelTable : public DocumentSink {
     bool used = false;
   };
   void add(const std::string& name, ParsedLabel label, const std::string& place);
-  /// Replaces ids of all labels of the file by ids of the labels in use.
-  void use(std::vector<std::int32_t>& ids);
 
   bool is_fasta_;
-  LabelKind kind_;
-  bool renumbers_;  // ids follow the inputs
   std::string file_name_, text_, name_, place_;
   LabelParser parser_;  // of labels in FASTA
   std::unique_ptr<DocumentReader> reader_;
   std::map<std::string, Entry> labels_;
-  std::map<std::int32_t, std::int32_t> used_ids_;  // by the id in the file
-  std::vector<std::int32_t> file_ids_;             // of the labels in use
 };
 
 /// Returns a reader of FASTA that gives each record its label from `table`. See make_fasta_reader().

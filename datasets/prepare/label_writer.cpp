@@ -17,8 +17,8 @@ hdf5::Dataset make_dataset(hdf5::File& file, const char* path, hdf5::Type type, 
 
 }  // namespace
 
-LabelWriter::LabelWriter(hdf5::File& file, LabelKind kind, std::uint64_t documents_per_label)
-    : file_(file), kind_(kind), documents_per_label_(documents_per_label) {
+LabelWriter::LabelWriter(hdf5::File& file, LabelKind kind, std::uint64_t documents_per_label, bool drops_unused)
+    : file_(file), kind_(kind), drops_unused_(drops_unused), documents_per_label_(documents_per_label) {
   require(kind == LabelKind::classes || documents_per_label == 1, "a {} label of {} documents", name_of(kind),
           documents_per_label);
   if (kind == LabelKind::numbers) return;
@@ -58,6 +58,15 @@ void LabelWriter::push_ids(std::span<const std::int32_t> ids, std::optional<Spli
   n_ids_ += ids.size();
 }
 
+void LabelWriter::drop_unused() {
+  std::vector<std::int32_t> new_ids;
+  std::int32_t n_used = 0;
+  for (const LabelSummary& label : counts_) new_ids.push_back(label.count > 0 ? n_used++ : -1);
+  if (static_cast<std::size_t>(n_used) == counts_.size()) return;
+  std::erase_if(counts_, [](const LabelSummary& label) { return label.count == 0; });
+  ids_->change_each([&](std::int32_t& id) { id = id < 0 ? id : new_ids[static_cast<std::size_t>(id)]; });
+}
+
 void LabelWriter::push_numbers(std::span<const float> numbers, bool train) {
   if (!numbers_) {
     require(!numbers.empty(), "a label without numbers");
@@ -90,6 +99,7 @@ std::vector<LabelScale> LabelWriter::finish(const std::vector<std::string>& name
   if (kind_ != LabelKind::numbers) {
     counts_.resize(names.size());
     for (std::size_t i = 0; i < names.size(); ++i) counts_[i].name = names[i];
+    if (drops_unused_) drop_unused();
     summary.labels = std::move(counts_);
     return {};
   }

@@ -328,6 +328,7 @@ class Preparation {
       if (images_.labeled) writer_options.documents_per_label = 1;
     }
     writer_options.label_kind = options_.labeled.label_kind;
+    writer_options.drops_unused_labels = labeled && options_.labeled.labels.empty();
     writer_ = std::make_unique<DatasetWriter>(std::move(output_), *vocabulary_, writer_options);
     reader_ = make_reader();
   }
