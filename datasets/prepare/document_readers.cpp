@@ -304,14 +304,22 @@ std::unique_ptr<DocumentReader> make_text_reader(DocumentSeparator separator, co
 }
 
 std::string letter_refusal(const Vocabulary& vocabulary, AlphabetSource source) {
-  const std::string symbol = vocabulary.symbol(*vocabulary.unknown_id());
-  return fmt::format("is not a letter of the {} alphabet{}; {}--unknown map{} such letters as {}",
-                     vocabulary.kind_name(),
-                     source == AlphabetSource::detection ? ", which was detected, not given" : "",
-                     source == AlphabetSource::model       ? ""
-                     : source == AlphabetSource::detection ? "pass --alphabet, or use "
-                                                           : "choose another alphabet, or use ",
-                     source == AlphabetSource::model ? " reads" : " to read", symbol);
+  const std::string name(vocabulary.kind_name()), symbol = vocabulary.symbol(*vocabulary.unknown_id());
+  switch (source) {
+    case AlphabetSource::detection:
+      return fmt::format(
+          "is not a letter of the {} alphabet, which was detected, not given; pass --alphabet, or use "
+          "--unknown map to read such letters as {}",
+          name, symbol);
+    case AlphabetSource::model:
+      return fmt::format("is not a letter of the {} alphabet; --unknown map reads such letters as {}", name, symbol);
+    case AlphabetSource::option:
+      break;
+  }
+  return fmt::format(
+      "is not a letter of the {} alphabet; choose another alphabet, or use --unknown map to read such "
+      "letters as {}",
+      name, symbol);
 }
 
 std::unique_ptr<DocumentReader> make_fasta_reader(const Vocabulary& vocabulary, bool map_unknown, DocumentSink& writer,

@@ -102,12 +102,13 @@ float LabelParser::number_of(const std::string& text, const std::string& name, c
   const auto [stopped, failure] =
       std::from_chars(text.data() + (text.starts_with('+') && !text.starts_with("+-") ? 1 : 0), end, number);
   const auto stored = static_cast<float>(number);
-  if (failure == std::errc() && stopped == end && std::isfinite(stored)) return stored;
+  const bool is_number = failure == std::errc() && stopped == end && std::isfinite(number);
+  if (is_number && std::isfinite(stored)) return stored;
   if (text.empty())
     throw UserError("{}: the value in {} is missing; expected a number. Add it, or remove the record", place,
                     foreign::printable(name));
-  throw UserError("{}: '{}' in {} is not a finite float32 number; correct or remove the record", place,
-                  foreign::single_line(text, 60), foreign::printable(name));
+  throw UserError("{}: '{}' in {} {}; correct or remove the record", place, foreign::single_line(text, 60),
+                  foreign::printable(name), is_number ? "is too large for float32" : "is not a finite number");
 }
 
 std::int32_t LabelParser::id_of(const std::string& name, const std::string& place) {
