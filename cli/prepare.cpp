@@ -347,38 +347,39 @@ std::string split_without(bool validation, bool test) {
   return validation && test ? "train:1" : validation ? "train:0.95,test:0.05" : "train:0.95,validation:0.05";
 }
 
+/// Sets how labeled inputs are read: --format or the name of a file decides.
+void settle_labeled_format(PrepareArguments& arguments) {
+  const std::string& name = arguments.labeled_format;
+  LabeledFormat& format = arguments.options.labeled;
+  const std::string& labels =
+      arguments.options.label_file.empty() ? arguments.options.inputs.front() : arguments.options.label_file;
+  if (arguments.labeled_by_folder) {
+    for (const Option& of_field : arguments.of_fields) {
+      if (of_field.is_given()) throw UserError("{} has no effect with --label-from folder; remove it", of_field.name());
+    }
+  }
+  if (name == "auto" && !arguments.labeled_by_folder && std::filesystem::is_directory(labels))
+    throw UserError("{}: is a folder; pass --label-from folder, or the --format of the files in it", labels);
+  const bool fasta = !arguments.options.label_file.empty() && is_fasta_name(labels);
+  if (fasta && name != "auto") throw UserError("--format {}: {} is FASTA; remove --format", name, labels);
+  if (!fasta)
+    format.kind = arguments.labeled_by_folder ? LabeledFormat::Kind::files
+                  : name == "auto"            ? labeled_format_of(labels)
+                  : name == "csv"             ? LabeledFormat::Kind::csv
+                  : name == "jsonl"           ? LabeledFormat::Kind::jsonl
+                                              : LabeledFormat::Kind::tsv;
+  format.label_kind_is_given = arguments.label_type.is_given();
+}
+
 void run(PrepareArguments& arguments) {
   if (arguments.options.output.empty()) arguments.options.output = default_output(arguments.options.inputs);
-  if (arguments.options.format == PrepareOptions::Format::labeled) {
-    const std::string& name = arguments.labeled_format;
-    LabeledFormat& format = arguments.options.labeled;
-    const std::string& labels =
-        arguments.options.label_file.empty() ? arguments.options.inputs.front() : arguments.options.label_file;
-    if (arguments.labeled_by_folder) {
-      for (const Option& of_field : arguments.of_fields) {
-        if (of_field.is_given())
-          throw UserError("{} has no effect with --label-from folder; remove it", of_field.name());
-      }
-    }
-    if (name == "auto" && !arguments.labeled_by_folder && std::filesystem::is_directory(labels))
-      throw UserError("{}: is a folder; pass --label-from folder, or the --format of the files in it", labels);
-    const bool fasta = !arguments.options.label_file.empty() && is_fasta_name(labels);
-    if (fasta && name != "auto") throw UserError("--format {}: {} is FASTA; remove --format", name, labels);
-    if (!fasta)
-      format.kind = arguments.labeled_by_folder ? LabeledFormat::Kind::files
-                    : name == "auto"            ? labeled_format_of(labels)
-                    : name == "csv"             ? LabeledFormat::Kind::csv
-                    : name == "jsonl"           ? LabeledFormat::Kind::jsonl
-                                                : LabeledFormat::Kind::tsv;
-    format.label_kind_is_given = arguments.label_type.is_given();
-  }
-  const bool own_inputs = !arguments.options.validation_inputs.empty() || !arguments.options.test_inputs.empty();
+  if (arguments.options.format == PrepareOptions::Format::labeled) settle_labeled_format(arguments);
+  const bool own_validation = !arguments.options.validation_inputs.empty();
+  const bool own_test = !arguments.options.test_inputs.empty();
   // Files of a split are whole documents. A given span is an error.
-  if (own_inputs && !arguments.split_by.is_given())
+  if ((own_validation || own_test) && !arguments.split_by.is_given())
     arguments.options.store.split_by = DatasetWriterOptions::SplitBy::document;
-  if (arguments.split.empty())
-    arguments.split =
-        split_without(!arguments.options.validation_inputs.empty(), !arguments.options.test_inputs.empty());
+  if (arguments.split.empty()) arguments.split = split_without(own_validation, own_test);
   arguments.options.store.shares = parse_split_shares(arguments.split);
   arguments.options.progress = [](const PrepareOptions::Progress& now) {
     log_info("prepare: {}: {:.1f} MB read, {:.1f} M tokens, {:.0f} s", now.input,
