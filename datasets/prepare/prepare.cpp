@@ -12,14 +12,12 @@
 #include <tuple>
 
 #include "datasets/prepare/byte_source.h"
-#include "datasets/prepare/document_encoder.h"
 #include "datasets/prepare/image_reader.h"
 #include "datasets/prepare/input_files.h"
 #include "datasets/prepare/label_table.h"
 #include "datasets/prepare/provenance.h"
 #include "framework/core/clock.h"
 #include "framework/core/error.h"
-#include "framework/core/json_output.h"
 #include "framework/core/log.h"
 #include "framework/core/printable.h"
 #include "framework/io/atomic_file.h"
