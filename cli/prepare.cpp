@@ -30,6 +30,7 @@ struct PrepareArguments {
   std::string labeled_format = "auto";
   bool labeled_by_folder = false;
   std::vector<Option> of_fields;  // options that have no meaning for whole files
+  Option split_by, label_type;
   bool json = false;
 };
 
@@ -87,7 +88,8 @@ void add_splits(Command command, PrepareArguments& arguments, const std::string&
   // An official test split.
   command
       .add_option("--validation-inputs", options.validation_inputs,
-                  "Files of the validation split, which then gets none of INPUT. With --split-by document")
+                  "Files of the validation split, which then gets none of INPUT. Needs --split-by document, then the "
+                  "default")
       .separated_by(',')
       .value_name("INPUT,...");
   command.add_option("--test-inputs", options.test_inputs, "The same for the test split")
@@ -95,8 +97,9 @@ void add_splits(Command command, PrepareArguments& arguments, const std::string&
       .value_name("INPUT,...");
   add_choice<SplitBy>(command, "--split-by", options.store.split_by, split_by,
                       {{"span", SplitBy::span}, {"document", SplitBy::document}},
-                      "span: train, validation and test are consecutive parts of the data, and can cut a document; "
+                      "span: train, validation and test are consecutive parts of the data, which cut documents; "
                       "document: whole documents, by a hash of the seed and the document's number");
+  arguments.split_by = command.option("--split-by");
   command.add_option("--seed", options.store.seed, "Seed of --split-by document").shows_default();
   command.add_flag("--force", options.force, "Overwrite an existing output");
   add_json(command, arguments.json, "Print the report as one JSON object");
@@ -227,6 +230,7 @@ Command add_labeled(Command prepare_command, const std::shared_ptr<PrepareArgume
                    "A letter outside the alphabet. error: report it and stop; map: read it as N (X in proteins)");
   for (const char* of_letters : {"--alphabet", "--unknown"})
     command.option(of_letters).excludes(command.option("--tokenizer"));
+  arguments->label_type = command.option("--label-type");
   arguments->of_fields = {command.option("--text-field"),      command.option("--second-text-field"),
                           command.option("--label-field"),     command.option("--label-type"),
                           command.option("--label-separator"), command.option("--unlabeled"),
@@ -284,7 +288,8 @@ void add_tokenizer(Command prepare_command) {
                  report.lines, report.bytes, report.seconds);
     }
     if (report.vocabulary_size < options->vocabulary_size)
-      log_warn("the text has pairs for {} tokens only", report.vocabulary_size);
+      log_warn("the text supports only {} of the {} tokens of --vocabulary-size; use more text for more",
+               report.vocabulary_size, options->vocabulary_size);
   });
 }
 
@@ -342,33 +347,39 @@ std::string split_without(bool validation, bool test) {
   return validation && test ? "train:1" : validation ? "train:0.95,test:0.05" : "train:0.95,validation:0.05";
 }
 
+/// Sets how labeled inputs are read: --format or the name of a file decides.
+void settle_labeled_format(PrepareArguments& arguments) {
+  const std::string& name = arguments.labeled_format;
+  LabeledFormat& format = arguments.options.labeled;
+  const std::string& labels =
+      arguments.options.label_file.empty() ? arguments.options.inputs.front() : arguments.options.label_file;
+  if (arguments.labeled_by_folder) {
+    for (const Option& of_field : arguments.of_fields) {
+      if (of_field.is_given()) throw UserError("{} has no effect with --label-from folder; remove it", of_field.name());
+    }
+  }
+  if (name == "auto" && !arguments.labeled_by_folder && std::filesystem::is_directory(labels))
+    throw UserError("{}: is a folder; pass --label-from folder, or the --format of the files in it", labels);
+  const bool fasta = !arguments.options.label_file.empty() && is_fasta_name(labels);
+  if (fasta && name != "auto") throw UserError("--format {}: {} is FASTA; remove --format", name, labels);
+  if (!fasta)
+    format.kind = arguments.labeled_by_folder ? LabeledFormat::Kind::files
+                  : name == "auto"            ? labeled_format_of(labels)
+                  : name == "csv"             ? LabeledFormat::Kind::csv
+                  : name == "jsonl"           ? LabeledFormat::Kind::jsonl
+                                              : LabeledFormat::Kind::tsv;
+  format.label_kind_is_given = arguments.label_type.is_given();
+}
+
 void run(PrepareArguments& arguments) {
   if (arguments.options.output.empty()) arguments.options.output = default_output(arguments.options.inputs);
-  if (arguments.options.format == PrepareOptions::Format::labeled) {
-    const std::string& name = arguments.labeled_format;
-    LabeledFormat& format = arguments.options.labeled;
-    const std::string& labels =
-        arguments.options.label_file.empty() ? arguments.options.inputs.front() : arguments.options.label_file;
-    if (arguments.labeled_by_folder) {
-      for (const Option& of_field : arguments.of_fields) {
-        if (of_field.is_given())
-          throw UserError("{} has no effect with --label-from folder; remove it", of_field.name());
-      }
-    }
-    if (name == "auto" && !arguments.labeled_by_folder && std::filesystem::is_directory(labels))
-      throw UserError("{}: is a folder; pass --label-from folder, or the --format of the files in it", labels);
-    const bool fasta = !arguments.options.label_file.empty() && is_fasta_name(labels);
-    if (fasta && name != "auto") throw UserError("--format {}: {} is FASTA; remove --format", name, labels);
-    if (!fasta)
-      format.kind = arguments.labeled_by_folder ? LabeledFormat::Kind::files
-                    : name == "auto"            ? labeled_format_of(labels)
-                    : name == "csv"             ? LabeledFormat::Kind::csv
-                    : name == "jsonl"           ? LabeledFormat::Kind::jsonl
-                                                : LabeledFormat::Kind::tsv;
-  }
-  if (arguments.split.empty())
-    arguments.split =
-        split_without(!arguments.options.validation_inputs.empty(), !arguments.options.test_inputs.empty());
+  if (arguments.options.format == PrepareOptions::Format::labeled) settle_labeled_format(arguments);
+  const bool own_validation = !arguments.options.validation_inputs.empty();
+  const bool own_test = !arguments.options.test_inputs.empty();
+  // Files of a split are whole documents. A given span is an error.
+  if ((own_validation || own_test) && !arguments.split_by.is_given())
+    arguments.options.store.split_by = DatasetWriterOptions::SplitBy::document;
+  if (arguments.split.empty()) arguments.split = split_without(own_validation, own_test);
   arguments.options.store.shares = parse_split_shares(arguments.split);
   arguments.options.progress = [](const PrepareOptions::Progress& now) {
     log_info("prepare: {}: {:.1f} MB read, {:.1f} M tokens, {:.0f} s", now.input,

@@ -200,7 +200,8 @@ TokenizedDataset TokenizedDataset::open(const std::string& path) {
   std::error_code ignored;
   if (std::filesystem::is_regular_file(path, ignored) && hdf5::File::lacks_signature(path))
     throw UserError(
-        "{}: no HDF5 file, so not a tokenized dataset; furlong prepare makes one from text, FASTA, tables and pictures",
+        "{}: is not an HDF5 file; expected a tokenized dataset, which furlong prepare makes from text, FASTA, tables "
+        "or images",
         path);
   hdf5::File file = hdf5::File::open_checksummed(path);
   if (!file.has_attribute("format") || file.text("format") != tokenized_dataset_format) {

@@ -143,7 +143,8 @@ struct DatasetWriter::State {
     summary.counts = chunk_counts;
     for (const Split split : all_splits) splits.emplace_back(file, fmt::format("splits/{}", name_of(split)), 2);
     documents.push({0});
-    if (options.documents_per_label > 0) labels.emplace(file, options.label_kind, options.documents_per_label);
+    if (options.documents_per_label > 0)
+      labels.emplace(file, options.label_kind, options.documents_per_label, options.drops_unused_labels);
   }
 
   std::uint64_t position() const { return written + buffer.size(); }
@@ -233,7 +234,9 @@ struct DatasetWriter::State {
 void DatasetWriter::State::finish_labels(const std::vector<std::string>& names) {
   if (!labels) return;
   const std::vector<LabelScale> scales = labels->finish(names, summary);
-  vocabulary = vocabulary.with_labels(names, scales);
+  std::vector<std::string> used;
+  for (const LabelSummary& label : summary.labels) used.push_back(label.name);
+  vocabulary = vocabulary.with_labels(options.label_kind == LabelKind::numbers ? names : used, scales);
 }
 
 void DatasetWriter::State::cut_into_spans() {
@@ -317,8 +320,10 @@ void DatasetWriter::end_document() {
 void DatasetWriter::label(const DocumentLabel& label) {
   State& state = *state_;
   require(state.labels && state.position() == state.document_begin, "label() without a finished document");
-  const bool train = state.split_of_document(state.summary.n_documents - 1) == 0;
-  state.labels->push(label, state.position(), train);
+  std::optional<Split> split;
+  if (state.options.split_by != SplitBy::span)
+    split = static_cast<Split>(state.split_of_document(state.summary.n_documents - 1));
+  state.labels->push(label, state.position(), split);
 }
 
 void DatasetWriter::set_split(std::optional<Split> split) {

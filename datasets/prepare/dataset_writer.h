@@ -36,6 +36,14 @@ struct DatasetWriterOptions {
   /// 0: no labels. 1: each document has a label. 2: each pair of consecutive documents has one, and goes to one split.
   std::uint64_t documents_per_label = 0;
   LabelKind label_kind = LabelKind::classes;
+  bool drops_unused_labels = false;  ///< labels that no document has get no id; the others keep their order
+};
+
+/// A label, and how many documents or pairs have it, or tokens (LabelKind::tokens).
+struct LabelSummary {
+  std::string name;
+  std::uint64_t count = 0;
+  std::array<std::uint64_t, 3> split_counts{};  ///< zero if the splits are spans
 };
 
 /// The values of one number that documents have as their label.
@@ -54,9 +62,8 @@ struct DatasetSummary {
   std::array<std::uint64_t, 3> split_documents{};  ///< zero if the splits are spans
   std::vector<std::uint64_t> counts;               ///< of each token id, over the whole dataset
   double train_entropy = 0;                        ///< order-0 entropy of the training split, in bits per token
-  /// Name of each label, and the number of its documents or pairs, or of its tokens (LabelKind::tokens).
-  std::vector<std::pair<std::string, std::uint64_t>> labels{};
-  std::vector<NumberSummary> numbers{};  ///< LabelKind::numbers
+  std::vector<LabelSummary> labels{};              ///< in the order of their ids
+  std::vector<NumberSummary> numbers{};            ///< LabelKind::numbers
 };
 
 /// Streams tokens into a dataset, in constant memory. The file appears, complete, with finish(). Throws UserError if

@@ -6,11 +6,17 @@
 #include <vector>
 
 #include "datasets/prepare/document_encoder.h"
+#include "datasets/prepare/input_checks.h"
 #include "framework/core/error.h"
 
 namespace furlong {
 
 namespace {
+
+/// Returns a letter as errors show it.
+std::string quoted(unsigned char byte) {
+  return byte > 0x20 && byte < 0x7f ? fmt::format("'{}'", static_cast<char>(byte)) : fmt::format("byte 0x{:02x}", byte);
+}
 
 // Readers find documents and pass their bytes to an outlet, which has put(byte or letter), end_document(),
 // n_cut_documents() and ignored().
@@ -44,19 +50,16 @@ class ByteOutlet {
 /// Maps the letters of an alphabet to tokens.
 class AlphabetOutlet : public ByteOutlet {
  public:
-  AlphabetOutlet(const Vocabulary& vocabulary, DocumentSink& writer) : ByteOutlet(writer), vocabulary_(vocabulary) {}
+  AlphabetOutlet(const Vocabulary& vocabulary, AlphabetSource source, DocumentSink& writer)
+      : ByteOutlet(writer), vocabulary_(vocabulary), source_(source) {}
   bool knows(unsigned char letter) const { return vocabulary_.id_of_byte(letter) >= 0; }
   void put(unsigned char letter) { put_token(vocabulary_.id_of_byte(letter)); }
   void put_unknown(unsigned char) { put_token(*vocabulary_.unknown_id()); }
-  std::string refusal() const {
-    return fmt::format(
-        "is not a letter of the {} alphabet; choose another alphabet, or use --unknown map to read such letters as "
-        "{}",
-        vocabulary_.kind_name(), vocabulary_.symbol(*vocabulary_.unknown_id()));
-  }
+  std::string refusal() const { return letter_refusal(vocabulary_, source_); }
 
  private:
   const Vocabulary vocabulary_;
+  AlphabetSource source_;
 };
 
 /// Letters for a tokenizer, in upper case. Tokenizers that work word by word encode each letter separately, because
@@ -234,6 +237,10 @@ class FastaReader : public DocumentReader {
   std::uint64_t n_mapped() const override { return n_mapped_; }
   std::uint64_t n_cut_documents() const override { return outlet_.n_cut_documents(); }
   TextCount ignored() const override { return outlet_.ignored(); }
+  std::vector<std::string> warnings() const override {
+    const std::string repeated = names_.warning();
+    return repeated.empty() ? std::vector<std::string>{} : std::vector{repeated};
+  }
 
  private:
   enum class Meaning : std::uint8_t { letter, space, unknown };
@@ -254,13 +261,15 @@ class FastaReader : public DocumentReader {
   }
 
   void end_header() {
-    if (in_header_ && named_) sink_.name_document(record_name_, fmt::format("{}:{}", name_, header_line_));
+    if (in_header_ && named_) {
+      names_.add(record_name_, name_, header_line_);
+      sink_.name_document(record_name_, fmt::format("{}:{}", name_, header_line_));
+    }
     in_header_ = naming_ = named_ = false;
   }
 
   void take_unknown(unsigned char byte) {
-    const std::string letter =
-        byte > 0x20 && byte < 0x7f ? fmt::format("'{}'", static_cast<char>(byte)) : fmt::format("byte 0x{:02x}", byte);
+    const std::string letter = quoted(byte);
     if (!in_record_) {
       throw UserError(
           "{}:{}:{}: found {} before the first record, expected a line that starts with '>'; check that the file is "
@@ -280,6 +289,7 @@ class FastaReader : public DocumentReader {
   std::uint64_t line_ = 1, header_line_ = 1, column_ = 0, n_mapped_ = 0;
   bool in_record_ = false, in_header_ = false;
   bool named_ = false, naming_ = false;  // the header is a record's; its first word goes on
+  RepeatedNames names_;
 };
 
 }  // namespace
@@ -293,26 +303,51 @@ std::unique_ptr<DocumentReader> make_text_reader(DocumentSeparator separator, co
   return vocabulary.tokenizer() ? make(DocumentEncoder(vocabulary, writer, queue_bytes)) : make(ByteOutlet(writer));
 }
 
-std::unique_ptr<DocumentReader> make_fasta_reader(const Vocabulary& vocabulary, bool map_unknown,
-                                                  DocumentSink& writer) {
+std::string letter_refusal(const Vocabulary& vocabulary, AlphabetSource source) {
+  const std::string name(vocabulary.kind_name()), symbol = vocabulary.symbol(*vocabulary.unknown_id());
+  switch (source) {
+    case AlphabetSource::detection:
+      return fmt::format(
+          "is not a letter of the {} alphabet, which was detected, not given; pass --alphabet, or use "
+          "--unknown map to read such letters as {}",
+          name, symbol);
+    case AlphabetSource::model:
+      return fmt::format("is not a letter of the {} alphabet; --unknown map reads such letters as {}", name, symbol);
+    case AlphabetSource::option:
+      break;
+  }
+  return fmt::format(
+      "is not a letter of the {} alphabet; choose another alphabet, or use --unknown map to read such "
+      "letters as {}",
+      name, symbol);
+}
+
+std::unique_ptr<DocumentReader> make_fasta_reader(const Vocabulary& vocabulary, bool map_unknown, DocumentSink& writer,
+                                                  AlphabetSource source) {
   if (!vocabulary.tokenizer())
-    return std::make_unique<FastaReader<AlphabetOutlet>>(map_unknown, writer, AlphabetOutlet(vocabulary, writer));
+    return std::make_unique<FastaReader<AlphabetOutlet>>(map_unknown, writer,
+                                                         AlphabetOutlet(vocabulary, source, writer));
   return std::make_unique<FastaReader<TokenizerLetters>>(map_unknown, writer, TokenizerLetters(vocabulary, writer));
 }
 
 std::string guess_alphabet(std::string_view beginning, std::string_view name) {
+  constexpr std::string_view codes = "ACGTURYSWKMBDHVN";
   std::array<std::uint64_t, 256> counts{};
-  std::uint64_t n_letters = 0;
+  std::uint64_t n_letters = 0, line_number = 0;
+  std::string other;  // place and letter of the first one that is no nucleotide code
   for (std::size_t begin = 0; begin < beginning.size();) {
     const std::size_t end = std::min(beginning.find('\n', begin), beginning.size());
     const std::string_view line = beginning.substr(begin, end - begin);
     begin = end + 1;
+    ++line_number;
     if (line.starts_with('>') || line.starts_with(';')) continue;
-    for (const char byte : line) {
-      const auto letter = static_cast<unsigned char>(byte);
+    for (std::size_t column = 0; column < line.size(); ++column) {
+      const auto letter = static_cast<unsigned char>(std::toupper(static_cast<unsigned char>(line[column])));
       if (std::isspace(letter) != 0 || letter == '-' || letter == '.' || letter == '*') continue;  // gaps and stops
-      ++counts[static_cast<std::size_t>(std::toupper(letter))];
+      ++counts[letter];
       ++n_letters;
+      if (other.empty() && codes.find(static_cast<char>(letter)) == std::string_view::npos)
+        other = fmt::format("{}:{}: {}", line_number, column + 1, quoted(static_cast<unsigned char>(line[column])));
     }
   }
   if (n_letters == 0)
@@ -322,8 +357,13 @@ std::string guess_alphabet(std::string_view beginning, std::string_view name) {
     for (const char letter : letters) sum += counts[static_cast<unsigned char>(letter)];
     return sum;
   };
-  const bool nucleotides = count_of("ACGTURYSWKMBDHVN") == n_letters && 10 * count_of("ACGTUN") >= 9 * n_letters;
-  if (!nucleotides) return "protein";
+  const std::uint64_t n_common = count_of("ACGTUN");
+  if (10 * n_common < 9 * n_letters) return "protein";
+  if (!other.empty())
+    throw UserError(
+        "{}:{} is no nucleotide, but {} of {} letters are A, C, G, T, U or N; pass --alphabet dna, rna or "
+        "protein",
+        name, other, n_common, n_letters);
   return count_of("U") > count_of("T") ? "rna" : "dna";
 }
 

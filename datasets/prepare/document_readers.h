@@ -29,6 +29,8 @@ class DocumentReader {
   virtual TextCount ignored() const { return {}; }
   /// Returns the names of the labels 0, 1, ... of the documents.
   virtual std::vector<std::string> label_names() const { return {}; }
+  /// Returns warnings of what is valid, but probably not meant, in the inputs that have ended.
+  virtual std::vector<std::string> warnings() const { return {}; }
 };
 
 /// Where a document ends in text. `file`: each input is one document, byte for byte. `line`: each line is one, without
@@ -41,16 +43,24 @@ enum class DocumentSeparator { file, line, blank_line };
 std::unique_ptr<DocumentReader> make_text_reader(DocumentSeparator separator, const Vocabulary& vocabulary,
                                                  DocumentSink& writer, std::size_t queue_bytes = std::size_t{16} << 20);
 
+/// What has set the alphabet; errors about other letters depend on it.
+enum class AlphabetSource { option, detection, model };
+/// Returns why a letter outside the vocabulary's alphabet is an error, and what to do: the end of a sentence.
+std::string letter_refusal(const Vocabulary& vocabulary, AlphabetSource source);
+
 /// Returns a reader of FASTA. Each record is a document: '>' starts a record, ';' starts a comment line, whitespace is
 /// ignored. A byte outside the vocabulary's alphabet is read as the unknown letter (N, X) if `map_unknown`. Otherwise
 /// the reader throws UserError with file, line and column.
 /// With a tokenizer, letters are read in upper case. Letter and WordPiece tokenizers encode each letter separately;
 /// others encode the record as text. A letter that becomes the unknown token is such an error, too.
-std::unique_ptr<DocumentReader> make_fasta_reader(const Vocabulary& vocabulary, bool map_unknown, DocumentSink& writer);
+/// Warns of records that have the same name.
+std::unique_ptr<DocumentReader> make_fasta_reader(const Vocabulary& vocabulary, bool map_unknown, DocumentSink& writer,
+                                                  AlphabetSource source = AlphabetSource::option);
 
 /// Guesses the alphabet from the beginning of a FASTA file. Returns "dna" or "rna" if all letters are nucleotide codes
-/// and at least 90 % are A, C, G, T, U or N; otherwise "protein". Throws UserError, starting with `name`, if there are
-/// no letters.
+/// and at least 90 % are A, C, G, T, U or N; "protein" if fewer than 90 % are. Throws UserError, starting with `name`,
+/// if there are no letters, and with line and column of another letter if 90 % are A, C, G, T, U or N: a few letters
+/// decide nothing.
 std::string guess_alphabet(std::string_view beginning, std::string_view name);
 
 }  // namespace furlong

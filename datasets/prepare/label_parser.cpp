@@ -102,9 +102,13 @@ float LabelParser::number_of(const std::string& text, const std::string& name, c
   const auto [stopped, failure] =
       std::from_chars(text.data() + (text.starts_with('+') && !text.starts_with("+-") ? 1 : 0), end, number);
   const auto stored = static_cast<float>(number);
-  if (failure == std::errc() && stopped == end && std::isfinite(stored)) return stored;
-  throw UserError("{}: '{}' in {} is not a finite number of float32; correct or remove the record", place,
-                  foreign::single_line(text, 60), foreign::printable(name));
+  const bool is_number = failure == std::errc() && stopped == end && std::isfinite(number);
+  if (is_number && std::isfinite(stored)) return stored;
+  if (text.empty())
+    throw UserError("{}: the value in {} is missing; expected a number. Add it, or remove the record", place,
+                    foreign::printable(name));
+  throw UserError("{}: '{}' in {} {}; correct or remove the record", place, foreign::single_line(text, 60),
+                  foreign::printable(name), is_number ? "is too large for float32" : "is not a finite number");
 }
 
 std::int32_t LabelParser::id_of(const std::string& name, const std::string& place) {
@@ -117,7 +121,7 @@ std::int32_t LabelParser::id_of(const std::string& name, const std::string& plac
     throw UserError("{}: the label '{}' is not valid UTF-8; convert the file (iconv -f LATIN1 -t UTF-8)", place,
                     foreign::printable(name));
   if (names_.size() == kMaxLabels)
-    throw UserError("{}: more than {} different labels; check --label-field", place, kMaxLabels);
+    throw UserError("{}: more than {} different labels; check --label-field and --label-type", place, kMaxLabels);
   names_.push_back(name);
   return ids_[name] = static_cast<std::int32_t>(names_.size() - 1);
 }

@@ -44,13 +44,16 @@ void LabelTable::label(const DocumentLabel& label) {
 }
 
 void LabelTable::add(const std::string& name, ParsedLabel label, const std::string& place) {
-  if (!labels_.emplace(name, Entry{std::move(label), place}).second)
+  if (!labels_.emplace(name, Entry{std::move(label), place, labels_.size()}).second)
     throw UserError("{}: '{}' has a label already, at {}; remove one of the two", place, foreign::printable(name),
                     labels_.at(name).place);
 }
 
 const ParsedLabel& LabelTable::label_of(const std::string& name, const std::string& place) {
   const auto found = labels_.find(name);
+  if (found == labels_.end() && name.empty())
+    throw UserError("{}: the header has no name, by which {} would label the record; add one, or remove the record",
+                    place, file_name_);
   if (found == labels_.end())
     throw UserError("{}: '{}' has no label in {}; add one, or remove the record", place, foreign::printable(name),
                     file_name_);
@@ -58,9 +61,22 @@ const ParsedLabel& LabelTable::label_of(const std::string& name, const std::stri
   return found->second.label;
 }
 
-std::size_t LabelTable::n_unused() const {
-  return static_cast<std::size_t>(
-      std::count_if(labels_.begin(), labels_.end(), [](const auto& entry) { return !entry.second.used; }));
+std::vector<std::string> LabelTable::warnings() const {
+  std::vector<std::string> found = reader_->warnings();
+  std::size_t n_unused = 0;
+  const std::pair<const std::string, Entry>* first = nullptr;
+  for (const auto& entry : labels_) {
+    if (entry.second.used) continue;
+    ++n_unused;
+    if (first == nullptr || entry.second.number < first->second.number) first = &entry;
+  }
+  if (n_unused == 1)
+    found.push_back(fmt::format("{}: no input has a record '{}'; its label is left out", first->second.place,
+                                foreign::printable(first->first)));
+  if (n_unused > 1)
+    found.push_back(fmt::format("{}: no input has a record '{}', nor {} others of this file; their labels are left out",
+                                first->second.place, foreign::printable(first->first), n_unused - 1));
+  return found;
 }
 
 namespace {
@@ -107,16 +123,21 @@ class LabelingSink : public DocumentSink {
 class LabeledFastaReader : public DocumentReader {
  public:
   LabeledFastaReader(LabelTable& table, LabelKind kind, const Vocabulary& vocabulary, bool map_unknown,
-                     DocumentSink& writer)
+                     DocumentSink& writer, AlphabetSource source)
       : table_(table),
         sink_(table, kind, vocabulary, writer),
-        fasta_(make_fasta_reader(vocabulary, map_unknown, sink_)) {}
+        fasta_(make_fasta_reader(vocabulary, map_unknown, sink_, source)) {}
   void begin_input(const std::string& name) override { fasta_->begin_input(name); }
   void feed(std::string_view block) override { fasta_->feed(block); }
   void end_input() override { fasta_->end_input(); }
   std::uint64_t n_mapped() const override { return fasta_->n_mapped(); }
   std::uint64_t n_cut_documents() const override { return fasta_->n_cut_documents(); }
   std::vector<std::string> label_names() const override { return table_.label_names(); }
+  std::vector<std::string> warnings() const override {
+    std::vector<std::string> found = table_.warnings();
+    for (std::string& warning : fasta_->warnings()) found.push_back(std::move(warning));
+    return found;
+  }
 
  private:
   LabelTable& table_;
@@ -128,8 +149,8 @@ class LabeledFastaReader : public DocumentReader {
 
 std::unique_ptr<DocumentReader> make_labeled_fasta_reader(LabelTable& table, LabelKind kind,
                                                           const Vocabulary& vocabulary, bool map_unknown,
-                                                          DocumentSink& writer) {
-  return std::make_unique<LabeledFastaReader>(table, kind, vocabulary, map_unknown, writer);
+                                                          DocumentSink& writer, AlphabetSource source) {
+  return std::make_unique<LabeledFastaReader>(table, kind, vocabulary, map_unknown, writer, source);
 }
 
 }  // namespace furlong

@@ -25,8 +25,8 @@ class LabelTable : public DocumentSink {
   /// Returns where the label of a record is, such as "labels.csv:3".
   const std::string& place_of(const std::string& name) const { return labels_.at(name).place; }
   std::vector<std::string> label_names() const { return is_fasta_ ? parser_.names() : reader_->label_names(); }
-  /// Returns the number of labels that label_of() has not returned.
-  std::size_t n_unused() const;
+  /// Returns warnings of the reader, and of labels that label_of() has not returned.
+  std::vector<std::string> warnings() const;
 
   void append(std::span<const std::uint16_t> ids) override { text_.append(ids.begin(), ids.end()); }
   void append(std::span<const std::int32_t> ids) override { text_.append(ids.begin(), ids.end()); }
@@ -38,6 +38,7 @@ class LabelTable : public DocumentSink {
   struct Entry {
     ParsedLabel label;
     std::string place;
+    std::size_t number = 0;  // of the entry, from 0 in the order of the file
     bool used = false;
   };
   void add(const std::string& name, ParsedLabel label, const std::string& place);
@@ -52,6 +53,7 @@ class LabelTable : public DocumentSink {
 /// Returns a reader of FASTA that gives each record its label from `table`. See make_fasta_reader().
 std::unique_ptr<DocumentReader> make_labeled_fasta_reader(LabelTable& table, LabelKind kind,
                                                           const Vocabulary& vocabulary, bool map_unknown,
-                                                          DocumentSink& writer);
+                                                          DocumentSink& writer,
+                                                          AlphabetSource source = AlphabetSource::option);
 
 }  // namespace furlong

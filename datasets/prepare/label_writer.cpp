@@ -17,8 +17,8 @@ hdf5::Dataset make_dataset(hdf5::File& file, const char* path, hdf5::Type type, 
 
 }  // namespace
 
-LabelWriter::LabelWriter(hdf5::File& file, LabelKind kind, std::uint64_t documents_per_label)
-    : file_(file), kind_(kind), documents_per_label_(documents_per_label) {
+LabelWriter::LabelWriter(hdf5::File& file, LabelKind kind, std::uint64_t documents_per_label, bool drops_unused)
+    : file_(file), kind_(kind), drops_unused_(drops_unused), documents_per_label_(documents_per_label) {
   require(kind == LabelKind::classes || documents_per_label == 1, "a {} label of {} documents", name_of(kind),
           documents_per_label);
   if (kind == LabelKind::numbers) return;
@@ -29,32 +29,42 @@ LabelWriter::LabelWriter(hdf5::File& file, LabelKind kind, std::uint64_t documen
   if (kind == LabelKind::sets) ends_.emplace(make_dataset(file, "label_ends", hdf5::Type::u64, 1), 1);
 }
 
-void LabelWriter::push(const DocumentLabel& label, std::uint64_t end, bool train) {
+void LabelWriter::push(const DocumentLabel& label, std::uint64_t end, std::optional<Split> split) {
   if (kind_ == LabelKind::numbers) {
-    push_numbers(label.numbers, train);
+    push_numbers(label.numbers, split == Split::train);
   } else {
     require(kind_ != LabelKind::classes || label.ids.size() == 1, "{} classes of one document", label.ids.size());
-    push_ids(label.ids);
+    push_ids(label.ids, split);
   }
   if (kind_ == LabelKind::sets) ends_->push({&n_ids_, 1});
   if (kind_ == LabelKind::tokens) {
     require(n_ids_ <= end, "{} labels of {} tokens", n_ids_, end);
     constexpr std::int32_t none = -1;  // the token that ends the document
-    while (n_ids_ < end) push_ids({&none, 1});
+    while (n_ids_ < end) push_ids({&none, 1}, split);
   }
   ++n_labels_;
 }
 
-void LabelWriter::push_ids(std::span<const std::int32_t> ids) {
+void LabelWriter::push_ids(std::span<const std::int32_t> ids, std::optional<Split> split) {
   for (const std::int32_t id : ids) {
     require(id >= 0 || (id == -1 && kind_ == LabelKind::tokens), "label {}", id);
     if (id < 0) continue;
     const auto place = static_cast<std::size_t>(id);
-    if (counts_.size() <= place) counts_.resize(place + 1, 0);
-    ++counts_[place];
+    if (counts_.size() <= place) counts_.resize(place + 1);
+    ++counts_[place].count;
+    if (split) ++counts_[place].split_counts[static_cast<std::size_t>(*split)];
   }
   ids_->push(ids);
   n_ids_ += ids.size();
+}
+
+void LabelWriter::drop_unused() {
+  std::vector<std::int32_t> new_ids;
+  std::int32_t n_used = 0;
+  for (const LabelSummary& label : counts_) new_ids.push_back(label.count > 0 ? n_used++ : -1);
+  if (static_cast<std::size_t>(n_used) == counts_.size()) return;
+  std::erase_if(counts_, [](const LabelSummary& label) { return label.count == 0; });
+  ids_->change_each([&](std::int32_t& id) { id = id < 0 ? id : new_ids[static_cast<std::size_t>(id)]; });
 }
 
 void LabelWriter::push_numbers(std::span<const float> numbers, bool train) {
@@ -87,8 +97,10 @@ std::vector<LabelScale> LabelWriter::finish(const std::vector<std::string>& name
   if (ids_) ids_->flush();
   if (ends_) ends_->flush();
   if (kind_ != LabelKind::numbers) {
-    for (std::size_t i = 0; i < names.size(); ++i)
-      summary.labels.emplace_back(names[i], i < counts_.size() ? counts_[i] : 0);
+    counts_.resize(names.size());
+    for (std::size_t i = 0; i < names.size(); ++i) counts_[i].name = names[i];
+    if (drops_unused_) drop_unused();
+    summary.labels = std::move(counts_);
     return {};
   }
   require(names.size() == moments_.size(), "{} names of {} numbers", names.size(), moments_.size());

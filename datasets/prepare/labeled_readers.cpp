@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "datasets/prepare/byte_source.h"
+#include "datasets/prepare/input_checks.h"
 #include "datasets/prepare/input_files.h"
 #include "datasets/prepare/label_parser.h"
 #include "formats/json_text.h"
@@ -103,7 +104,8 @@ class RecordParser {
   std::optional<Record> parse(std::string_view line, const std::string& place) {
     if (trimmed(line).empty()) return std::nullopt;
     if (kind_ == Kind::jsonl) return parse_object(line, place);
-    const std::vector<std::string> values = kind_ == Kind::csv ? split_csv(line) : split_tsv(line);
+    values_ = kind_ == Kind::csv ? split_csv(line) : split_tsv(line);
+    const std::vector<std::string>& values = values_;
     if (columns_.empty()) {
       take_header(values, place);
       return std::nullopt;
@@ -128,6 +130,11 @@ class RecordParser {
     }
     return record;
   }
+
+  /// Returns whether the first line is a record although it could be a header.
+  bool needs_no_header() const { return kind_ != Kind::jsonl && !header_; }
+  /// Returns all columns of the last record of a table.
+  const std::vector<std::string>& values() const { return values_; }
 
  private:
   /// Returns the option that names field i.
@@ -258,11 +265,13 @@ class RecordParser {
   std::size_t n_texts_ = 0;
   std::vector<std::string> fields_;  // texts, then the id, then labels
   std::vector<std::size_t> columns_;
+  std::vector<std::string> values_;
 };
 
 class LabeledReader : public DocumentReader {
  public:
-  LabeledReader(const LabeledFormat& format, const Vocabulary& vocabulary, bool map_unknown, DocumentSink& writer)
+  LabeledReader(const LabeledFormat& format, const Vocabulary& vocabulary, bool map_unknown, DocumentSink& writer,
+                AlphabetSource source)
       : csv_(format.kind == Kind::csv),
         json_(format.kind == Kind::jsonl),
         files_(format.kind == Kind::files),
@@ -270,7 +279,11 @@ class LabeledReader : public DocumentReader {
         places_labels_(labeled_ && format.label_kind == LabelKind::tokens && !format.text_is_name),
         labels_(format),
         parser_(format, labels_),
+        checks_header_(!files_ && parser_.needs_no_header()),
+        learns_classes_(labeled_ && format.label_kind == LabelKind::classes && format.labels.empty()),
+        may_be_numbers_(learns_classes_ && !format.label_kind_is_given && format.second_text_field.empty()),
         vocabulary_(vocabulary),
+        source_(source),
         map_unknown_(map_unknown),
         writer_(writer) {}
 
@@ -281,6 +294,7 @@ class LabeledReader : public DocumentReader {
     scanned_ = 0;
     record_.clear();
     parser_.begin_input();
+    header_.begin_input(name);
   }
 
   void feed(std::string_view block) override {
@@ -318,6 +332,12 @@ class LabeledReader : public DocumentReader {
   std::uint64_t n_mapped() const override { return n_mapped_; }
   TextCount ignored() const override { return ignored_; }
   std::vector<std::string> label_names() const override { return labels_.names(); }
+  std::vector<std::string> warnings() const override {
+    std::vector<std::string> found;
+    if (std::string header = header_.warning(labels_.names()); !header.empty()) found.push_back(std::move(header));
+    if (std::string numbers = warning_of_numbers(); !numbers.empty()) found.push_back(std::move(numbers));
+    return found;
+  }
 
  private:
   std::string place() const { return files_ ? name_ : fmt::format("{}:{}", name_, first_line_); }
@@ -345,6 +365,8 @@ class LabeledReader : public DocumentReader {
     for (const std::string& text : record.texts) documents.push_back(tokens_of(text));
     ParsedLabel label;
     if (labeled_) label = labels_.parse(record.labels, record.names, place());
+    ++n_records_;
+    if (checks_header_) header_.add(parser_.values(), record.texts[0], learns_classes_ ? label.ids[0] : -1);
     if (places_labels_ && !documents[0].empty())
       frame_token_labels(vocabulary_, documents[0].size(), label.ids, place(), place());
     // Both documents of a pair are stored, or neither.
@@ -356,6 +378,22 @@ class LabeledReader : public DocumentReader {
       writer_.end_document();
     }
     if (whole && labeled_) writer_.label({label.ids, label.numbers, place()});
+  }
+
+  /// Numbers are probably values to predict if many differ and they are no small set of integers.
+  std::string warning_of_numbers() const {
+    constexpr std::size_t many = 20;
+    const std::vector<std::string>& names = labels_.names();
+    if (!may_be_numbers_ || names.size() <= many || !std::all_of(names.begin(), names.end(), is_decimal_number))
+      return "";
+    const bool integers = std::all_of(names.begin(), names.end(), [](const std::string& name) {
+      return name.find_first_not_of("+-0123456789") == std::string::npos;
+    });
+    if (integers && 10 * names.size() < n_records_) return "";
+    return fmt::format(
+        "the labels are {} different numbers, which become classes; pass --label-type number to predict numbers, or "
+        "--label-type class",
+        names.size());
   }
 
   std::vector<std::int32_t> tokens_of(const std::string& text) {
@@ -376,11 +414,9 @@ class LabeledReader : public DocumentReader {
       if (!bytes && id < 0 && std::isspace(byte) != 0) continue;
       if (id < 0) {
         if (!map_unknown_) {
-          throw UserError(
-              "{}: '{}' is not a letter of the {} alphabet; choose another alphabet, or use --unknown map to read "
-              "such letters as {}",
-              place(), std::isprint(byte) != 0 ? std::string(1, letter) : fmt::format("byte 0x{:02x}", byte),
-              vocabulary_.kind_name(), vocabulary_.symbol(*vocabulary_.unknown_id()));
+          throw UserError("{}: {} {}", place(),
+                          std::isprint(byte) != 0 ? fmt::format("'{}'", letter) : fmt::format("byte 0x{:02x}", byte),
+                          letter_refusal(vocabulary_, source_));
         }
         id = *vocabulary_.unknown_id();
         ++n_mapped_;
@@ -393,7 +429,11 @@ class LabeledReader : public DocumentReader {
   bool csv_, json_, files_, labeled_, places_labels_;
   LabelParser labels_;
   RecordParser parser_;
+  bool checks_header_, learns_classes_, may_be_numbers_;
+  HeaderCheck header_;
+  std::uint64_t n_records_ = 0;
   const Vocabulary vocabulary_;
+  AlphabetSource source_;
   bool map_unknown_;
   DocumentSink& writer_;
   std::string name_, record_;
@@ -428,8 +468,8 @@ LabeledFormat::Kind labeled_format_of(std::string_view file_name) {
 }
 
 std::unique_ptr<DocumentReader> make_labeled_reader(const LabeledFormat& format, const Vocabulary& vocabulary,
-                                                    bool map_unknown, DocumentSink& writer) {
-  return std::make_unique<LabeledReader>(format, vocabulary, map_unknown, writer);
+                                                    bool map_unknown, DocumentSink& writer, AlphabetSource source) {
+  return std::make_unique<LabeledReader>(format, vocabulary, map_unknown, writer, source);
 }
 
 }  // namespace furlong

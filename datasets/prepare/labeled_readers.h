@@ -22,6 +22,7 @@ struct LabeledFormat {
   std::string second_text_field;  ///< second text of a pair; empty: single documents
   std::string id_field;           ///< empty: documents get no names
   LabelKind label_kind = LabelKind::classes;
+  bool label_kind_is_given = false;  ///< the user chose it; otherwise many numbers as classes are worth a warning
   /// Several for LabelKind::numbers. Empty: column 2 (column 3 for pairs), key "label".
   std::vector<std::string> label_fields;
   bool text_is_name = false;  ///< the text only names the sequence that has the label (LabelTable)
@@ -41,8 +42,10 @@ LabeledFormat::Kind labeled_format_of(std::string_view file_name);
 /// vocabulary: a tokenizer's documents are framed; an alphabet ignores whitespace and treats unknown letters as in
 /// make_fasta_reader(). An id names its document. Records with a text of no tokens are skipped. Errors name file and
 /// line. The writer's documents_per_label must be 2 if there is a second text, otherwise 1. Labels of tokens need one
-/// token for each letter of the text, except whitespace.
+/// token for each letter of the text, except whitespace. Warns if the first record seems to be a header, and of many
+/// numbers as classes.
 std::unique_ptr<DocumentReader> make_labeled_reader(const LabeledFormat& format, const Vocabulary& vocabulary,
-                                                    bool map_unknown, DocumentSink& writer);
+                                                    bool map_unknown, DocumentSink& writer,
+                                                    AlphabetSource source = AlphabetSource::option);
 
 }  // namespace furlong

@@ -12,14 +12,12 @@
 #include <tuple>
 
 #include "datasets/prepare/byte_source.h"
-#include "datasets/prepare/document_encoder.h"
 #include "datasets/prepare/image_reader.h"
 #include "datasets/prepare/input_files.h"
 #include "datasets/prepare/label_table.h"
 #include "datasets/prepare/provenance.h"
 #include "framework/core/clock.h"
 #include "framework/core/error.h"
-#include "framework/core/json_output.h"
 #include "framework/core/log.h"
 #include "framework/core/printable.h"
 #include "framework/io/atomic_file.h"
@@ -223,10 +221,9 @@ class Preparation {
       read_input(inputs[i]);
       if (i + 1 == inputs.size() || inputs[i + 1].split != inputs[i].split) end_split(inputs[i].split);
     }
-    if (label_table_ && label_table_->n_unused() > 0)
-      log_warn("{}: {} labels belong to no record of the inputs", options_.label_file, label_table_->n_unused());
     report_.store = writer_->finish(provenance_.text(options_as_json(options_)), reader_->label_names());
-    warn_about_header();
+    for (const std::string& warning : reader_->warnings()) log_warn("{}", warning);
+    warn_of_missing_labels();
     report_.output = options_.output;
     report_.n_mapped = reader_->n_mapped();
     report_.n_cut_documents = reader_->n_cut_documents();
@@ -242,26 +239,25 @@ class Preparation {
   }
 
  private:
-  /// A header that is read as a record has the column's name as its label.
-  void warn_about_header() const {
-    const LabeledFormat& format = options_.labeled;
-    const auto is_number = [](const std::string& field) {
-      return field.find_first_not_of("0123456789") == std::string::npos;  // a name would make the line a header
-    };
-    const bool is_table = options_.format == PrepareOptions::Format::labeled &&
-                          (format.kind == LabeledFormat::Kind::tsv || format.kind == LabeledFormat::Kind::csv);
-    if (!is_table || format.label_kind != LabelKind::classes || !format.labels.empty() ||
-        !is_number(format.text_field) ||
-        !std::all_of(format.label_fields.begin(), format.label_fields.end(), is_number))
-      return;
-    const auto& labels = report_.store.labels;
-    if (labels.size() < 3 || labels[0].second != 1 ||
-        std::any_of(labels.begin() + 1, labels.end(), [](const auto& label) { return label.second == 1; }))
-      return;
-    log_warn(
-        "the label '{}' of the first record occurs nowhere else; if that line is a header, give --text-field and "
-        "--label-field by name",
-        labels[0].first);
+  /// A label that a split lacks makes its metrics over labels meaningless.
+  void warn_of_missing_labels() const {
+    constexpr std::size_t max_names = 5;
+    for (const Split split : {Split::validation, Split::test}) {
+      const auto index = static_cast<std::size_t>(split);
+      if (report_.store.split_documents[index] == 0) continue;
+      std::vector<std::string> missing;
+      for (const LabelSummary& label : report_.store.labels)
+        if (label.split_counts[0] > 0 && label.split_counts[index] == 0)
+          missing.push_back(fmt::format("'{}'", foreign::printable(label.name)));
+      if (missing.empty()) continue;
+      const std::size_t shown = std::min(max_names, missing.size());
+      log_warn(
+          "the {} split lacks {} label{} of the training split: {}{}; its metrics say nothing about {}. Change "
+          "--seed or --split, or add data",
+          name_of(split), missing.size(), missing.size() == 1 ? "" : "s",
+          fmt::join(missing.begin(), missing.begin() + static_cast<std::ptrdiff_t>(shown), ", "),
+          shown < missing.size() ? ", ..." : "", missing.size() == 1 ? "it" : "them");
+    }
   }
 
   void label_by_folders(std::vector<InputFile>& inputs) {
@@ -330,19 +326,22 @@ class Preparation {
       if (images_.labeled) writer_options.documents_per_label = 1;
     }
     writer_options.label_kind = options_.labeled.label_kind;
+    writer_options.drops_unused_labels = labeled && options_.labeled.labels.empty();
     writer_ = std::make_unique<DatasetWriter>(std::move(output_), *vocabulary_, writer_options);
     reader_ = make_reader();
   }
 
   std::unique_ptr<DocumentReader> make_reader() {
+    // With --label-file, too: labeled texts without an alphabet are bytes, which know all letters.
+    const AlphabetSource source = options_.alphabet == "auto" ? AlphabetSource::detection : AlphabetSource::option;
     switch (options_.format) {
       case PrepareOptions::Format::fasta:
-        return make_fasta_reader(*vocabulary_, options_.map_unknown, *writer_);
+        return make_fasta_reader(*vocabulary_, options_.map_unknown, *writer_, source);
       case PrepareOptions::Format::labeled:
         if (label_table_)
           return make_labeled_fasta_reader(*label_table_, options_.labeled.label_kind, *vocabulary_,
-                                           options_.map_unknown, *writer_);
-        return make_labeled_reader(labeled_, *vocabulary_, options_.map_unknown, *writer_);
+                                           options_.map_unknown, *writer_, source);
+        return make_labeled_reader(labeled_, *vocabulary_, options_.map_unknown, *writer_, source);
       case PrepareOptions::Format::images:
         return make_image_reader(std::move(images_), *writer_);
       case PrepareOptions::Format::text:
@@ -375,112 +374,8 @@ class Preparation {
   PrepareReport report_;
 };
 
-/// Formats 12345678 as 12,345,678.
-std::string grouped(std::uint64_t value) {
-  std::string digits = std::to_string(value);
-  for (std::size_t place = digits.size(); place > 3; place -= 3) digits.insert(place - 3, ",");
-  return digits;
-}
-
-double tokens_per_byte(const PrepareReport& report) {
-  return static_cast<double>(report.store.n_tokens) / static_cast<double>(report.input_bytes);
-}
-
 }  // namespace
 
 PrepareReport prepare(const PrepareOptions& options) { return Preparation(options).run(); }
-
-std::string to_text(const PrepareReport& report) {
-  const DatasetSummary& summary = report.store;
-  std::string text =
-      fmt::format("{}: {} tokens; vocabulary: {} ({} symbols); {} document{}\n", report.output,
-                  grouped(summary.n_tokens), report.tokenizer.empty() ? report.vocabulary : report.tokenizer,
-                  report.vocabulary_size, grouped(summary.n_documents), summary.n_documents == 1 ? "" : "s");
-  for (const Split split : all_splits) {
-    const auto index = static_cast<std::size_t>(split);
-    text += fmt::format("  {:<11}{:>16} token{}", name_of(split), grouped(summary.split_tokens[index]),
-                        summary.split_tokens[index] == 1 ? "" : "s");
-    if (summary.split_documents[index] > 0)
-      text += fmt::format(" in {} document{}", grouped(summary.split_documents[index]),
-                          summary.split_documents[index] == 1 ? "" : "s");
-    text += '\n';
-  }
-  if (!summary.labels.empty()) {
-    text += "  labels:";
-    constexpr std::size_t shown = 20;
-    for (std::size_t i = 0; i < std::min(shown, summary.labels.size()); ++i)
-      text += fmt::format("{} {}: {}", i == 0 ? "" : ",", foreign::printable(summary.labels[i].first),
-                          grouped(summary.labels[i].second));
-    if (summary.labels.size() > shown) text += fmt::format(", and {} more", summary.labels.size() - shown);
-    text += '\n';
-  }
-  for (const NumberSummary& of : summary.numbers)
-    text += fmt::format("  {}: mean {:.6g} and standard deviation {:.6g} in train, from {:.6g} to {:.6g}\n",
-                        foreign::printable(of.name), of.mean, of.deviation, of.minimum, of.maximum);
-  text += fmt::format("  order-0 entropy of train: {:.4f} bits per token\n", summary.train_entropy);
-  if (!report.ambiguous.empty()) {
-    text += "  ambiguous letters:";
-    for (const auto& [symbol, count] : report.ambiguous) text += fmt::format(" {} {}", symbol, grouped(count));
-    text += '\n';
-  }
-  if (!report.tokenizer.empty()) {
-    if (report.input_bytes > 0) text += fmt::format("  tokens per byte: {:.4f}\n", tokens_per_byte(report));
-    text += fmt::format("  unknown tokens: {}\n", grouped(report.n_unknown));
-  } else if (report.n_mapped > 0) {
-    text += fmt::format("  unknown letters read as ambiguous ones: {}\n", grouped(report.n_mapped));
-  }
-  if (report.ignored.characters > 0)
-    text += fmt::format("  characters that the tokenizer leaves out: {} in {} documents\n",
-                        grouped(report.ignored.characters), grouped(report.ignored.documents));
-  if (report.n_cut_documents > 0) {
-    text += fmt::format(
-        "  {} longer than {} MiB and encoded in pieces, cut at line ends if possible\n",
-        report.n_cut_documents == 1 ? "one document was" : grouped(report.n_cut_documents) + " documents were",
-        DocumentEncoder::default_piece_bytes >> 20);
-  }
-  if (summary.n_empty_documents > 0)
-    text += fmt::format("  empty documents skipped: {}\n", grouped(summary.n_empty_documents));
-  if (report.file_bytes == 0) return text + fmt::format("  generated in {:.2f} s\n", report.seconds);
-  text += fmt::format("  read {} bytes", grouped(report.file_bytes));
-  if (report.input_bytes != report.file_bytes) text += fmt::format(" ({} uncompressed)", grouped(report.input_bytes));
-  return text + fmt::format(" in {:.2f} s\n", report.seconds);
-}
-
-std::string to_json(const PrepareReport& report) {
-  Json json;
-  json["output"] = report.output;
-  json["vocabulary"] = report.vocabulary;
-  json["vocabulary_size"] = report.vocabulary_size;
-  if (!report.tokenizer.empty()) {
-    json["tokenizer"] = report.tokenizer;
-    if (report.input_bytes > 0) json["tokens_per_byte"] = tokens_per_byte(report);
-    json["unknown_tokens"] = report.n_unknown;
-    json["documents_in_pieces"] = report.n_cut_documents;
-  }
-  json["tokens"] = report.store.n_tokens;
-  json["documents"] = report.store.n_documents;
-  json["empty_documents"] = report.store.n_empty_documents;
-  for (const Split split : all_splits) {
-    const auto index = static_cast<std::size_t>(split);
-    Json& entry = json["splits"][std::string(name_of(split))];
-    entry["tokens"] = report.store.split_tokens[index];
-    if (report.store.split_documents[index] > 0) entry["documents"] = report.store.split_documents[index];
-  }
-  if (!report.store.labels.empty()) {
-    json["labels"] = Json::object();
-    for (const auto& [name, count] : report.store.labels) json["labels"][name] = count;
-  }
-  for (const NumberSummary& of : report.store.numbers)
-    json["targets"][of.name] = {
-        {"mean", of.mean}, {"deviation", of.deviation}, {"minimum", of.minimum}, {"maximum", of.maximum}};
-  json["train_entropy_bits_per_token"] = report.store.train_entropy;
-  json["ambiguous"] = Json::object();
-  for (const auto& [symbol, count] : report.ambiguous) json["ambiguous"][symbol] = count;
-  json["unknown_mapped"] = report.n_mapped;
-  json["file_bytes"] = report.file_bytes;
-  json["input_bytes"] = report.input_bytes;
-  json["seconds"] = report.seconds;
-  return json_text(json);
-}
 
 }  // namespace furlong

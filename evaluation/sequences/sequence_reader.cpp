@@ -7,6 +7,7 @@
 
 #include "datasets/prepare/byte_source.h"
 #include "datasets/prepare/labeled_readers.h"
+#include "framework/core/log.h"
 #include "framework/core/printable.h"
 #include "framework/core/shape.h"
 
@@ -204,13 +205,10 @@ class LetterSink : public DocumentSink {
 
  private:
   std::int32_t unknown(unsigned char letter) {
-    const std::string symbol = vocabulary_.symbol(*vocabulary_.unknown_id());
     if (!map_unknown_)
-      throw UserError(
-          "{}: '{}' at byte {} of sequence {} is not a letter of the {} alphabet; --unknown map reads such "
-          "letters as {}",
-          input_, foreign::printable(std::string(1, static_cast<char>(letter))), position_, number_,
-          vocabulary_.kind_name(), symbol);
+      throw UserError("{}: '{}' at byte {} of sequence {} {}", input_,
+                      foreign::printable(std::string(1, static_cast<char>(letter))), position_, number_,
+                      letter_refusal(vocabulary_, AlphabetSource::model));
     ++n_mapped_;
     return *vocabulary_.unknown_id();
   }
@@ -225,10 +223,12 @@ class LetterSink : public DocumentSink {
 
 std::unique_ptr<DocumentReader> make_reader(const SequenceInput& input, Format format, const Vocabulary& vocabulary,
                                             Collector& collector, LetterSink& letter_sink) {
-  if (format == Format::fasta) return make_fasta_reader(vocabulary, input.map_unknown, collector);
+  if (format == Format::fasta)
+    return make_fasta_reader(vocabulary, input.map_unknown, collector, AlphabetSource::model);
   const bool letters = !vocabulary.tokenizer() && vocabulary.kind() != Vocabulary::Kind::bytes;
   if (format != Format::text)
-    return make_labeled_reader(table_format(format, input), vocabulary, input.map_unknown, collector);
+    return make_labeled_reader(table_format(format, input), vocabulary, input.map_unknown, collector,
+                               AlphabetSource::model);
   if (letters) return make_text_reader(input.separator, Vocabulary::bytes(false), letter_sink);
   return make_text_reader(input.separator, vocabulary, collector, queue_bytes);
 }
@@ -271,6 +271,7 @@ ReadSummary read_sequences(const SequenceInput& input, const Vocabulary& vocabul
       begin = end;
     }
     reader->end_input();
+    for (const std::string& warning : reader->warnings()) log_warn("{}", warning);
     if (collector.summary().sequences == before)
       throw UserError("{}: there is no sequence in it; expected at least one", source.name());
     bytes += source.file_bytes();

@@ -172,11 +172,43 @@ finetune: {{source: {}, stages: [attention_transfer], attention_transfer: {{max_
   EXPECT_FALSE(std::filesystem::exists(path("student")));
 }
 
+TEST_F(LabeledProgramTest, SplitsWithInputsOfTheirOwnAreOfDocuments) {
+  const std::string train = file("train.fa", ">a\nACGT\n>b\nACGA\n"), test = file("test.fa", ">c\nTTTT\n");
+  const Finished prepared =
+      furlong({"prepare", "fasta", train, "--test-inputs", test, "--split", "1,0,0", "-o", path("d.h5"), "--json"});
+  ASSERT_EQ(prepared.status, 0) << prepared.err;
+  EXPECT_EQ(Json::parse(prepared.out)["splits"]["test"]["documents"], 1);
+  testing::expect_user_error(furlong({"prepare", "fasta", train, "--test-inputs", test, "--split", "1,0,0", "-o",
+                                      path("s.h5"), "--split-by", "span"}),
+                             {"--test-inputs needs --split-by document"});
+}
+
+TEST_F(LabeledProgramTest, LabelTypeSilencesTheWarningOfNumbers) {
+  std::string table;
+  for (int i = 0; i < 60; ++i) table += fmt::format("abc,{}.5\n", i);
+  const std::string input = file("numbers.csv", table);
+  const std::vector<std::string> all{"prepare", "labeled", input, "--split", "1,0,0", "--force"};
+  EXPECT_THAT(furlong(all).err, HasSubstr("pass --label-type number"));
+  std::vector<std::string> given = all;
+  given.insert(given.end(), {"--label-type", "class"});
+  EXPECT_EQ(furlong(given).err, "");
+}
+
 TEST_F(LabeledProgramTest, ReportNamesLabels) {
   const Finished prepared = prepare({});
   ASSERT_EQ(prepared.status, 0) << prepared.err;
   EXPECT_THAT(prepared.out, HasSubstr("120 documents"));
-  EXPECT_THAT(prepared.out, HasSubstr("  labels: good: 60, bad: 60\n"));
+  const Json splits = Json::parse(prepare({"--force", "--json"}).out)["splits"];
+  std::string table = "          train   validation         test  label\n";
+  for (const char* label : {"good", "bad"}) {
+    table += "  ";
+    for (const char* split : {"train", "validation", "test"})
+      table += fmt::format("{:>13}", splits[split]["labels"][label].get<int>());
+    table += fmt::format("  {}\n", label);
+  }
+  EXPECT_THAT(prepared.out, HasSubstr(table));
+  EXPECT_EQ(splits["train"]["labels"]["good"].get<int>() + splits["train"]["labels"]["bad"].get<int>(),
+            splits["train"]["documents"].get<int>());
   const Finished refused = prepare({"--force", "--labels", "good"});
   EXPECT_EQ(refused.status, 2);
   EXPECT_THAT(refused.err, HasSubstr("reviews.csv:3: the label 'bad' is not in --labels: good"));

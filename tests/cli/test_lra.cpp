@@ -344,9 +344,13 @@ TEST_F(LraProgramTest, CommandsForOfficialFilesRun) {
   }
   testing::run_example(folder_, "lra.md", 3, 1);
   const std::string out = content(path("stdout"));
-  for (const char* part : {"imdb.h5: ", "200 documents", "in 100 documents\n  labels: neg: 100, pos: 100",
-                           "aan.h5: ", "12 documents", "labels: 0.0: 3, 1.0: 3", "cifar10.h5: 61,440 tokens",
-                           "60 documents", "10,240 tokens in 10 documents\n  labels: 0: 6, 1: 6"})
+  const std::string header = "          train   validation         test  label\n";
+  for (const std::string& part :
+       {std::string("imdb.h5: "), std::string("200 documents"), "in 100 documents\n" + header,
+        std::string("           50  neg\n"), std::string("           50  pos\n"), std::string("aan.h5: "),
+        std::string("12 documents"), std::string("              1            1            1  0.0\n"),
+        std::string("cifar10.h5: 61,440 tokens"), std::string("60 documents"),
+        "10,240 tokens in 10 documents\n" + header, std::string("            1  9\n")})
     EXPECT_THAT(out, HasSubstr(part));
 }
 

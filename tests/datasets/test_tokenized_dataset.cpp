@@ -125,7 +125,7 @@ TEST_F(TokenStoreTest, RejectsForeignFiles) {
   EXPECT_THAT(message_of<UserError>([&] { TokenizedDataset::open(path("foreign.h5")); }),
               HasSubstr("foreign.h5: is HDF5 but not a tokenized dataset"));
   EXPECT_THAT(message_of<UserError>([&] { TokenizedDataset::open(file("text.h5", "just text\n")); }),
-              HasSubstr("text.h5: no HDF5 file, so not a tokenized dataset; furlong prepare makes one"));
+              HasSubstr("text.h5: is not an HDF5 file; expected a tokenized dataset, which furlong prepare makes"));
   EXPECT_THAT(message_of<UserError>([&] { TokenizedDataset::open(file("empty.h5", "")); }), HasSubstr("empty.h5"));
   EXPECT_THAT(message_of<UserError>([&] { TokenizedDataset::open(path("missing.h5")); }),
               HasSubstr("missing.h5: does not exist"));

@@ -10,6 +10,7 @@
 
 #include "datasets/tokenizers/sentencepiece_proto.h"
 #include "evaluation/sequences/hidden_states.h"
+#include "framework/core/log.h"
 #include "framework/io/hdf5.h"
 #include "tests/evaluation/sequence_testing.h"
 #include "tests/framework/engine_testing.h"
@@ -303,6 +304,21 @@ TEST_F(EmbedTest, IdFieldOfRecordsNamesRows) {
     EXPECT_THAT(refused({.paths = {other}, .id_field = "id"}), HasSubstr("--id-field id: " + other));
     EXPECT_THAT(refused({.paths = {other}, .text_field = "2"}), HasSubstr("--text-field 2: " + other));
   }
+}
+
+TEST_F(EmbedTest, WarnsOfAHeaderThatIsReadAsASequence) {
+  Model model = sequence_model(Vocabulary::protein(), testing::encoder);
+  const auto warnings = [&](const std::string& table) {
+    const LogCapture captured;
+    embed(model, {.paths = {file("a.csv", table)}}, path("vectors.h5"), {});
+    return captured.text();
+  };
+  EXPECT_THAT(
+      warnings("sequence,tm\nACD,50.1\nMKV,61\n"),
+      HasSubstr("a.csv: the text of the first record is 'sequence'; if that line is a header, give --text-field "
+                "by name: sequence"));
+  EXPECT_THAT(warnings("chain,tm\nACD,50.1\nMKV,61\n"), HasSubstr("the first record has 'tm' in a column of numbers"));
+  EXPECT_THAT(warnings("ACD,50.1\nMKV,61\n"), ::testing::Not(HasSubstr("header")));
 }
 
 TEST_F(EmbedTest, NpyHasARowOfNanForAnEmptySequence) {

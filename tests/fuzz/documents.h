@@ -25,7 +25,7 @@ inline std::string documents_in(std::string_view text, std::size_t block, const 
       const DatasetSummary summary = writer.finish("{}", reader->label_names());
       result = fmt::format("{} {} {}", summary.n_documents, summary.n_empty_documents, reader->n_mapped());
       for (const std::uint64_t count : summary.counts) result += fmt::format(" {}", count);
-      for (const auto& [name, count] : summary.labels) result += fmt::format(" {}: {}", name, count);
+      for (const LabelSummary& label : summary.labels) result += fmt::format(" {}: {}", label.name, label.count);
     } catch (const UserError& error) {
       result = error.what();
       throw;

@@ -14,6 +14,7 @@
 
 #include "datasets/tokenized_dataset.h"
 #include "framework/core/error.h"
+#include "framework/core/log.h"
 #include "framework/io/atomic_file.h"
 #include "tests/datasets/prepare/compress.h"
 #include "tests/temporary_folder.h"
@@ -135,6 +136,51 @@ TEST_F(PrepareTest, GuessesAlphabet) {
   // all letters are nucleotide codes, but too few are A, C, G, T
   EXPECT_EQ(guess_alphabet(">x\nRYRYRYRYACGT\n", "x"), "protein");
   EXPECT_THAT(message_of<UserError>([] { guess_alphabet(">x\n>y\n", "a.fa"); }), HasSubstr("a.fa: found no sequence"));
+}
+
+TEST_F(PrepareTest, FewLettersDoNotDecideTheAlphabet) {
+  std::string genome;
+  for (int i = 0; i < 100; ++i) genome += fmt::format(">{}\nACGTACGT\n", i);
+  const auto refusal = [&](const std::string& more) {
+    return message_of<UserError>([&] { prepare(fasta_options({file("a.fa", genome + more)}, "auto")); });
+  };
+  EXPECT_THAT(refusal(">x\nACGT\nACXT\n"),
+              HasSubstr("a.fa:203:3: 'X' is no nucleotide, but 807 of 808 letters are A, C, G, T, U or N; pass "
+                        "--alphabet dna, rna or protein"));
+  EXPECT_THAT(refusal(">x\nacgte\n"), HasSubstr("a.fa:202:5: 'e' is no nucleotide"));
+  EXPECT_THAT(refusal(">x\nACGT1\n"), HasSubstr("a.fa:202:5: '1' is no nucleotide"));
+  EXPECT_THAT(refusal(">x\nACG-T\n"),
+              HasSubstr("a.fa:202:4: '-' is not a letter of the dna alphabet, which was detected, not given; pass "
+                        "--alphabet"));
+  auto given = fasta_options({file("a.fa", genome + ">x\nACGTX\n")}, "dna");
+  given.map_unknown = true;
+  EXPECT_EQ(prepare(given).n_mapped, 1u);
+}
+
+TEST_F(PrepareTest, WarnsOfRepeatedNames) {
+  const LogCapture captured;
+  prepare(
+      fasta_options({file("a.fa", ">x one\nAC\n>\nG\n>y\nGT\n>\nC\n"), file("b.fa", ">z\nA\n>x\nA\n>y\nA\n")}, "dna"));
+  EXPECT_THAT(captured.text(), HasSubstr("2 records have the name of an earlier record, the first of them 'x' at " +
+                                         path("b.fa") + ":3; check for duplicates"));
+}
+
+TEST_F(PrepareTest, WarnsOfLabelsThatASplitLacks) {
+  PrepareOptions options = text_options({file("a.tsv", "a\tx\nb\ty\nc\tx\nd\ty\ne\trare\n")});
+  options.format = PrepareOptions::Format::labeled;
+  options.store.split_by = SplitBy::document;
+  options.test_inputs = {file("test.tsv", "f\tx\n")};
+  const LogCapture captured;
+  const PrepareReport report = prepare(options);
+  EXPECT_THAT(captured.text(),
+              HasSubstr("the test split lacks 2 labels of the training split: 'y', 'rare'; its metrics"));
+  EXPECT_THAT(captured.text(), ::testing::Not(HasSubstr("validation")));
+  EXPECT_THAT(to_text(report), HasSubstr("              2            0            1  x\n"
+                                         "              2            0            0  y\n"
+                                         "              1            0            0  rare\n"));
+  const auto json = nlohmann::json::parse(to_json(report));
+  EXPECT_EQ(json["splits"]["test"]["labels"], (nlohmann::json{{"x", 1}, {"y", 0}, {"rare", 0}}));
+  EXPECT_EQ(json["labels"]["x"], 3);
 }
 
 TEST_F(PrepareTest, CutsSpansAtShares) {

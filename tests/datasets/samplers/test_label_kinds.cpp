@@ -9,6 +9,7 @@
 #include "datasets/prepare/prepare.h"
 #include "datasets/samplers/labeled_source.h"
 #include "framework/core/error.h"
+#include "framework/core/log.h"
 #include "tests/temporary_folder.h"
 
 namespace furlong {
@@ -260,10 +261,66 @@ TEST_F(LabelKindsTest, LabelsOfFastaRecordsInAnotherFile) {
   EXPECT_THAT(refused("tm.fasta", ">P1\n50\n", LabelKind::numbers), HasSubstr("use --label-type token, or a table"));
 }
 
+TEST_F(LabelKindsTest, LabelsOfNoRecordAreNoClasses) {
+  PrepareOptions options;
+  options.format = PrepareOptions::Format::labeled;
+  options.inputs = {file("proteins.fasta", ">P1\nMK\n>P2\nGG\n>P3\nLL\n>P4\nWW\n>\nMM\n")};
+  options.output = path("store.h5");
+  options.label_file = file("labels.csv", "id,class\nother,unused\nanother,unused\nP1,b\nP4,a\nP2,a\nP3,b\n");
+  options.labeled.kind = Kind::csv;
+  options.store.split_by = DatasetWriterOptions::SplitBy::document;
+  options.store.shares = {{1, 0, 0}};
+  options.force = true;
+  EXPECT_THAT(message_of<UserError>([&] { prepare(options); }),
+              AllOf(HasSubstr("proteins.fasta:9: the header has no name"), HasSubstr("labels.csv")));
+  options.inputs = {file("proteins.fasta", ">P1\nMK\n>P2\nGG\n>P3\nLL\n>P4\nWW\n")};
+  const LogCapture captured;
+  const PrepareReport report = prepare(options);
+  EXPECT_THAT(captured.text(), HasSubstr("labels.csv: the label 'class' of the first record occurs nowhere else"));
+  EXPECT_THAT(captured.text(), HasSubstr("labels.csv:1: no input has a record 'id', nor 2 others of this file"));
+  const TokenizedDataset data = TokenizedDataset::open(options.output);
+  EXPECT_THAT(data.vocabulary().labels(), ElementsAre("b", "a"));  // in the order of the file
+  EXPECT_THAT(data.labels(), ElementsAre(0, 1, 0, 1));
+  ASSERT_EQ(report.store.labels.size(), 2u);
+  EXPECT_EQ(report.store.labels[1].name, "a");
+  EXPECT_EQ(report.store.labels[1].split_counts, (std::array<std::uint64_t, 3>{2, 0, 0}));
+  options.label_file = file("labels.csv", "P1,b\nP4,a\nP2,a\nP3,b\n");
+  options.labeled.labels = {"a", "unused", "b"};
+  prepare(options);
+  EXPECT_THAT(TokenizedDataset::open(options.output).vocabulary().labels(), ElementsAre("a", "unused", "b"));
+}
+
+TEST_F(LabelKindsTest, WarnsOfManyNumbersAsClasses) {
+  const auto warnings = [&](int count, const std::string& form, bool given) {
+    std::string table;
+    for (int i = 0; i < 100; ++i) table += "MKV," + fmt::format(fmt::runtime(form), i % count) + "\n";
+    PrepareOptions options;
+    options.format = PrepareOptions::Format::labeled;
+    options.inputs = {file("input", table)};
+    options.output = path("store.h5");
+    options.labeled.kind = Kind::csv;
+    options.labeled.label_kind_is_given = given;
+    options.store.split_by = DatasetWriterOptions::SplitBy::document;
+    options.store.shares = {{1, 0, 0}};
+    options.force = true;
+    const LogCapture captured;
+    prepare(options);
+    return captured.text();
+  };
+  EXPECT_THAT(warnings(50, "{}.5", false), HasSubstr("the labels are 50 different numbers, which become classes; pass "
+                                                     "--label-type number"));
+  EXPECT_THAT(warnings(50, "{}", false), HasSubstr("--label-type number"));
+  EXPECT_EQ(warnings(50, "{}.5", true), "");
+  EXPECT_EQ(warnings(50, "c{}", false), "");
+  EXPECT_EQ(warnings(10, "{}", false), "");
+}
+
 TEST_F(LabelKindsTest, RejectsInvalidLabelsWithFileAndLine) {
   const Request numbers{.kind = Kind::csv, .labels = LabelKind::numbers};
-  EXPECT_THAT(refusal("MKV,1\nGG,high\n", numbers), AllOf(HasSubstr("input:2: 'high' in 2"), HasSubstr("finite")));
-  for (const char* bad : {"nan", "inf", "-inf", "1e60", "1,5", "", "0x10", "3 4"})
+  EXPECT_THAT(refusal("MKV,1\nGG,high\n", numbers), HasSubstr("input:2: 'high' in 2 is not a finite number"));
+  EXPECT_THAT(refusal("MKV,1\nGG,\n", numbers), HasSubstr("input:2: the value in 2 is missing; expected a number"));
+  EXPECT_THAT(refusal("MKV,1\nGG,1e60\n", numbers), HasSubstr("input:2: '1e60' in 2 is too large for float32"));
+  for (const char* bad : {"nan", "inf", "-inf", "1,5", "0x10", "3 4"})
     EXPECT_THAT(refusal(fmt::format("MKV,1\nGG,\"{}\"\n", bad), numbers), HasSubstr("input:2: '")) << bad;
   const Request json{.kind = Kind::jsonl, .labels = LabelKind::numbers};
   EXPECT_THAT(refusal("{\"text\": \"M\", \"label\": null}", json), HasSubstr("input:1: found null"));
