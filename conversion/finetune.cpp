@@ -16,6 +16,7 @@
 #include "framework/core/parallel.h"
 #include "trainers/checkpoint/checkpoints.h"
 #include "trainers/model/weights.h"
+#include "trainers/train/data_checks.h"
 #include "trainers/train/parallel/agreement.h"
 #include "trainers/train/recording/metrics.h"
 #include "trainers/train/signals.h"
@@ -305,7 +306,7 @@ void check_stage(const FinetuneStage& stage, const FinetuneRecord& record, bool 
   if (resumes) return;
   auto changed =
       changed_since(before, settings, {"seed", "data", "objective", "teacher", "optimizer", "schedule", "trainer"});
-  if (newest.has("data_fingerprint") && newest.text("data_fingerprint") != data_fingerprint(*open_data(settings.data)))
+  if (was_trained_on_other_data(newest, *open_data(settings.data)).value_or(false))
     changed.emplace_back("the content of data.dataset or data.sources");
   if (!changed.empty())
     log_warn("stage {} was trained with other settings: {}; remove {} to train it again", stage.name,

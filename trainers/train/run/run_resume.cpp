@@ -10,6 +10,7 @@
 #include "framework/core/log.h"
 #include "framework/io/atomic_file.h"
 #include "framework/io/text_file.h"
+#include "trainers/train/data_checks.h"
 #include "trainers/train/parallel/agreement.h"
 #include "trainers/train/recording/metrics.h"
 
@@ -159,8 +160,7 @@ void check_name(const fs::path& from, std::int64_t step) {
 }
 
 void check_data(const CheckpointReader& checkpoint, const Trainer& trainer, bool allow_new_data) {
-  if (!checkpoint.has("data_fingerprint") || checkpoint.text("data_fingerprint") == data_fingerprint(trainer.data()))
-    return;
+  if (!was_trained_on_other_data(checkpoint, trainer.data()).value_or(false)) return;
   if (!allow_new_data)
     throw UserError(
         "{}: was trained on other data than {} contains now{}; restore the data, choose another --run-dir, or pass "
