@@ -46,6 +46,7 @@ Settings recipe_of(const FinetuneOptions& options) {
         "{}: finetune.source is missing; expected a Hugging Face directory, a GGUF file, or a Furlong checkpoint or "
         "run directory, or use furlong train to start without a model",
         options.config.string());
+  check_finetune(read);
   log_warnings(read);
   Settings settings = read.settings;
   if (!options.run_directory.empty()) settings.run_directory = options.run_directory;
@@ -66,6 +67,11 @@ Settings settings_of(const fs::path& checkpoint) {
 
 TeacherSource open_teacher(const Settings& recipe) {
   const fs::path& source = recipe.finetune.source;
+  if (!fs::exists(source))
+    throw UserError(
+        "finetune.source: {} does not exist; expected a Hugging Face directory, a GGUF file, or a Furlong checkpoint "
+        "or run directory",
+        source.string());
   if (!is_foreign_model(source)) {
     const fs::path own = checkpoint_of(source);
     return {own, settings_of(own), std::nullopt};
