@@ -243,7 +243,17 @@ nlohmann::ordered_json to_json(const Settings& settings) {
 
 namespace {
 
-/// Settings of furlong finetune without the defaults that its source replaces.
+/// Returns whether furlong finetune takes a key that is not set from finetune.source, or from finetune.student if there
+/// is one. The attention, which replaces the source's, and keys of training alone have their usual defaults.
+bool comes_from_source(const std::string& key, bool has_student) {
+  if (!key.starts_with("model.")) return key == "objective.name";
+  if (key == "model.dropout" || key == "model.dtype") return false;
+  const bool is_new = (key.starts_with("model.attention.") && key != "model.attention.window") ||
+                      key == "model.lora_rank" || key == "model.lora_alpha";
+  return has_student || !is_new;
+}
+
+/// Settings of furlong finetune without the keys that come from its source.
 struct ShownSettings {
   Settings settings;
   config::Origins keys;
@@ -252,7 +262,7 @@ struct ShownSettings {
     settings.model = loaded.as_set.model;  // derived values would be those of a default model
     const config::Table table = settings_table(settings);
     for (const config::Key& key : table.keys())
-      if (loaded.origins.contains(key.path()) || !(key.path().starts_with("model.") || key.path() == "objective.name"))
+      if (loaded.origins.contains(key.path()) || !comes_from_source(key.path(), !settings.finetune.student.empty()))
         keys[key.path()];
   }
 };
@@ -264,8 +274,8 @@ std::string shown_as_yaml(const LoadedSettings& loaded, bool comments) {
   if (finetune.source.empty()) return to_yaml(loaded.settings, comments);
   ShownSettings shown(loaded);
   return fmt::format(
-             "# Settings of furlong finetune. Keys of model, and objective.name, that are not set come from "
-             "finetune.source{}.\n",
+             "# Settings of furlong finetune. Missing keys of model, and a missing "
+             "objective.name, come from finetune.source{}.\n",
              finetune.student.empty() ? "" : " and finetune.student") +
          config::to_yaml(settings_table(shown.settings), comments, &shown.keys);
 }

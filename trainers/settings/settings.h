@@ -246,8 +246,8 @@ Settings resolve(Settings settings);
 /// Returns complete YAML, from which from_yaml_text() reads equal settings. With `comments`, each key is followed by
 /// its meaning and unit.
 std::string to_yaml(const Settings& settings, bool comments = false);
-/// As to_yaml() and to_json() of the settings, for display. With finetune.source the model comes from there: keys of
-/// model, and objective.name, are then only those that a file or an override sets, with the values that were set.
+/// As to_yaml() and to_json() of the settings, for display. With finetune.source, keys of model that come from there,
+/// and objective.name, are left out unless a file or an override sets them. The others have the values that were set.
 std::string shown_as_yaml(const LoadedSettings& loaded, bool comments = false);
 nlohmann::ordered_json shown_as_json(const LoadedSettings& loaded);
 
