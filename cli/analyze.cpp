@@ -186,6 +186,7 @@ void run_model(const AnalyzeArguments& options) {
                   {"checkpoint", analysis.checkpoint.string()},
                   {"step", analysis.step},
                   {"data", analysis.data},
+                  {"data_changed", analysis.data_changed ? Json(*analysis.data_changed) : Json()},
                   {"split", options.split},
                   {"tokens", analysis.tokens},
                   {"causal", analysis.causal}};

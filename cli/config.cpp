@@ -33,10 +33,10 @@ void show(const ConfigArguments& options) {
   const auto loaded = load_settings(options.file, options.overrides);
   log_warnings(loaded);
   if (options.as_json)
-    print_json(to_json(loaded.settings));
+    print_json(shown_as_json(loaded));
   else
     fmt::print("{}", options.only_changed ? changed_to_yaml(loaded, options.with_comments)
-                                          : to_yaml(loaded.settings, options.with_comments));
+                                          : shown_as_yaml(loaded, options.with_comments));
 }
 
 std::unique_ptr<Dataset> open_dataset(const LoadedSettings& loaded) {

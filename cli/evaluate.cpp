@@ -11,11 +11,15 @@
 #include "cli/evaluate_report.h"
 #include "cli/json_output.h"
 #include "datasets/samplers/labeled_source.h"
+#include "evaluation/data_change.h"
+#include "evaluation/measures/confusion_matrix.h"
 #include "evaluation/measures/label_measures.h"
 #include "evaluation/predictions.h"
 #include "evaluation/sequences/hidden_states.h"
 #include "framework/core/device.h"
+#include "framework/core/log.h"
 #include "framework/core/parallel.h"
+#include "framework/core/printable.h"
 #include "framework/core/version.h"
 #include "trainers/model/objective.h"
 #include "trainers/train/validation.h"
@@ -90,6 +94,22 @@ bool learns_classes(const Settings& settings) {
   return settings.objective.learns_labels() && settings.objective.label_kind() == LabelKind::classes;
 }
 
+/// Warns about labels that no sample has: means over labels look as if they covered them.
+void warn_of_absent_labels(const Json& measures, const EvaluateArguments& options, const std::string& path) {
+  constexpr std::size_t most_named = 5;
+  if (!measures.contains("labels")) return;
+  std::vector<std::string> absent;
+  for (const auto& [label, of_label] : measures["labels"].items())
+    if (of_label.value("samples", 1) == 0) absent.push_back(foreign::printable(label));
+  if (absent.empty()) return;
+  const std::size_t n_absent = absent.size();
+  absent.resize(std::min(n_absent, most_named));
+  log_warn("{}: {}{} split has no samples of {} of {} labels: {}{}; means over labels do not measure them", path,
+           options.max_batches > 0 ? "the evaluated part of the " : "the ", options.split, n_absent,
+           measures["labels"].size(), config::join(absent, ", "),
+           n_absent > most_named ? fmt::format(" and {} more", n_absent - most_named) : "");
+}
+
 /// Returns the index in the dataset of each sample's document or pair; empty for models of tokens.
 std::vector<std::uint64_t> documents_of(const Model& model, const SplitData& on) {
   if (!model.settings.objective.learns_labels()) return {};
@@ -102,7 +122,7 @@ struct Findings {
   Evaluation found;
   UnigramBaseline baseline;
   std::vector<Metric> metrics;     ///< of classes
-  Json measures = Json::object();  ///< of numbers, sets and labels of tokens
+  Json measures = Json::object();  ///< of labels
   std::vector<ContextRange> positions;
   std::vector<LengthLoss> lengths;
 };
@@ -128,6 +148,7 @@ Findings measure(Model& model, const SplitData& on, const EvaluateArguments& opt
     const LabelPredictions predicted = predict_labels(model, *source, on.batch_size, options.max_batches);
     findings.found = predicted.found;
     findings.metrics = class_metrics(predicted.classes, bootstrap);
+    findings.measures = ConfusionMatrix(predicted.classes).to_json(model.vocabulary.labels());
     if (file) file->write_labels(predicted.classes, model.vocabulary.labels());
   } else if (settings.objective.learns_labels()) {
     LabelMeasures measures(model);
@@ -211,10 +232,14 @@ void run(const EvaluateArguments& options) {
   const Bootstrap bootstrap{.resamples = static_cast<std::int64_t>(options.resamples.value_or(1000)),
                             .seed = options.seed.value_or(1)};
   const SplitData on = open_split(model, options, path.string());
+  const std::optional<bool> changed =
+      has_changed_since_training(checkpoint, settings.data, options.dataset, *on.data, on.split);
   const Findings findings = measure(model, on, options, bootstrap);
+  warn_of_absent_labels(findings.measures, options, on.path());
   if (options.json) {
     Json object = origin(model, path.string(), step);
     object.update({{"data", on.path()},
+                   {"data_changed", changed ? Json(*changed) : Json()},
                    {"split", options.split},
                    {"sampler", rows_of(settings)},
                    {"sequence_length", on.length},

@@ -35,6 +35,57 @@ std::optional<double> bits_per_byte(const Evaluation& found, const UnigramBaseli
   return found.bits_per_token() * (static_cast<double>(found.targets) / static_cast<double>(baseline.bytes));
 }
 
+std::string text_of(const Json& value, const char* undefined) {
+  if (value.is_number_integer()) return std::to_string(value.get<std::int64_t>());
+  return value.is_number() ? fmt::format("{:.5f}", value.get<double>()) : undefined;
+}
+
+/// Returns the width of a column of labels. Longer ones take more.
+std::size_t label_width(const Json& labels) {
+  std::size_t width = 12;
+  for (const auto& [label, of_label] : labels.items())
+    width = std::max(width, std::min<std::size_t>(foreign::printable(label).size(), 30));
+  return width;
+}
+
+/// Prints a table with a line for each label.
+void print_labels(const Json& labels) {
+  constexpr std::size_t most_shown = 50;
+  const std::size_t width = label_width(labels);
+  std::size_t shown = 0;
+  for (const auto& [label, of_label] : labels.items()) {
+    if (shown == 0) {
+      fmt::print("\n  {:<{}}", "label", width);
+      for (const auto& [name, value] : of_label.items()) fmt::print(" {:>10}", name);
+      fmt::print("\n");
+    }
+    if (shown++ == most_shown) {
+      fmt::print("  and {} more; --json has all\n", labels.size() - most_shown);
+      return;
+    }
+    fmt::print("  {:<{}}", foreign::printable(label), width);
+    for (const Json& value : of_label) fmt::print(" {:>10}", text_of(value, "-"));
+    fmt::print("\n");
+  }
+}
+
+/// Prints a line for each label, unless the matrix is too wide for a terminal. Columns have the numbers of the labels.
+void print_confusion(const Json& matrix) {
+  constexpr std::size_t most_columns = 12;
+  if (matrix.size() > most_columns) return;
+  const std::size_t width = label_width(matrix);
+  fmt::print("\n  {:<{}}", "label", width + 3);
+  for (std::size_t i = 1; i <= matrix.size(); ++i) fmt::print(" {:>6}", i);
+  fmt::print("  predicted\n");
+  std::size_t number = 0;
+  for (const auto& [label, row] : matrix.items()) {
+    fmt::print("  {:>2} {:<{}}", ++number, foreign::printable(label), width);
+    for (const auto& [predicted, of_predicted] : matrix.items())
+      fmt::print(" {:>6}", row.value(predicted, std::int64_t{0}));
+    fmt::print("\n");
+  }
+}
+
 }  // namespace
 
 void print_evaluation(const Evaluation& found, const UnigramBaseline& baseline, const Model& model) {
@@ -87,18 +138,10 @@ void print_metrics(const std::vector<Metric>& metrics, const Bootstrap& bootstra
 }
 
 void print_measures(const Json& measures) {
-  const auto text = [](const Json& value) {
-    return value.is_number() ? fmt::format("{:.5f}", value.get<double>()) : std::string("undefined");
-  };
   for (const auto& [name, value] : measures.items())
-    if (!value.is_object()) fmt::print("  {:<14} {}\n", name, text(value));
-  if (!measures.contains("labels")) return;
-  for (const auto& [label, of_label] : measures["labels"].items()) {
-    std::string line;
-    for (const auto& [name, value] : of_label.items())
-      line += fmt::format("{}{} {}", line.empty() ? "" : ", ", name, text(value));
-    fmt::print("    {:<12} {}\n", foreign::printable(label), line);
-  }
+    if (!value.is_object()) fmt::print("  {:<14} {}\n", name, text_of(value, "undefined"));
+  if (measures.contains("labels")) print_labels(measures["labels"]);
+  if (measures.contains("confusion_matrix")) print_confusion(measures["confusion_matrix"]);
 }
 
 void print_positions(const std::vector<ContextRange>& ranges) {

@@ -15,7 +15,8 @@ using Json = nlohmann::ordered_json;
 /// Prints the evaluation of a split.
 void print_evaluation(const Evaluation& found, const UnigramBaseline& baseline, const Model& model);
 void print_metrics(const std::vector<Metric>& metrics, const Bootstrap& bootstrap);
-/// Prints the measures of LabelMeasures, those of each label in a line of its own.
+/// Prints the measures of LabelMeasures or of a ConfusionMatrix: those of each label in a line of its own, for at most
+/// 50 labels, and the matrix of at most 12 labels.
 void print_measures(const Json& measures);
 void print_positions(const std::vector<ContextRange>& ranges);
 void print_lengths(const std::vector<LengthLoss>& lengths);

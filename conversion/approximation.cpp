@@ -107,7 +107,7 @@ void warn_of_few_tokens(const ObservedModel& observed, const char* constants) {
   log_warn(
       "{} are noisy: measured on {} tokens of {}; expected at least {} tokens for heads of this width, so use more or "
       "longer batches",
-      constants, observed.tokens(), observed.data_path(), enough);
+      constants, observed.tokens(), observed.data().path(), enough);
 }
 
 void calibrate(ObservedModel& teacher, Model& student) {

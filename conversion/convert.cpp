@@ -179,7 +179,7 @@ class Conversion {
     std::optional<ObservedModel> observed;
     if (options_.data) {
       observed.emplace(source_.model, *options_.data);
-      result_.data = observed->data_path();
+      result_.data = observed->data().path();
       result_.data_tokens = observed->tokens();
     }
     if (options_.fold_scaling) {

@@ -16,6 +16,7 @@
 #include "framework/core/parallel.h"
 #include "trainers/checkpoint/checkpoints.h"
 #include "trainers/model/weights.h"
+#include "trainers/train/data_checks.h"
 #include "trainers/train/parallel/agreement.h"
 #include "trainers/train/recording/metrics.h"
 #include "trainers/train/signals.h"
@@ -45,6 +46,7 @@ Settings recipe_of(const FinetuneOptions& options) {
         "{}: finetune.source is missing; expected a Hugging Face directory, a GGUF file, or a Furlong checkpoint or "
         "run directory, or use furlong train to start without a model",
         options.config.string());
+  check_finetune(read);
   log_warnings(read);
   Settings settings = read.settings;
   if (!options.run_directory.empty()) settings.run_directory = options.run_directory;
@@ -65,6 +67,11 @@ Settings settings_of(const fs::path& checkpoint) {
 
 TeacherSource open_teacher(const Settings& recipe) {
   const fs::path& source = recipe.finetune.source;
+  if (!fs::exists(source))
+    throw UserError(
+        "finetune.source: {} does not exist; expected a Hugging Face directory, a GGUF file, or a Furlong checkpoint "
+        "or run directory",
+        source.string());
   if (!is_foreign_model(source)) {
     const fs::path own = checkpoint_of(source);
     return {own, settings_of(own), std::nullopt};
@@ -305,7 +312,7 @@ void check_stage(const FinetuneStage& stage, const FinetuneRecord& record, bool 
   if (resumes) return;
   auto changed =
       changed_since(before, settings, {"seed", "data", "objective", "teacher", "optimizer", "schedule", "trainer"});
-  if (newest.has("data_fingerprint") && newest.text("data_fingerprint") != data_fingerprint(*open_data(settings.data)))
+  if (was_trained_on_other_data(newest, *open_data(settings.data)).value_or(false))
     changed.emplace_back("the content of data.dataset or data.sources");
   if (!changed.empty())
     log_warn("stage {} was trained with other settings: {}; remove {} to train it again", stage.name,

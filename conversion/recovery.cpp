@@ -96,6 +96,12 @@ class Measurement {
         from_checkpoint_text(CheckpointReader::open(checkpoint_of(teacher)).text("config"), teacher.string()).settings;
     predicts_ = settings.objective.learns_labels() || has_output_layer(settings);
     comparable_ = predicts_ && theirs.objective.name == settings.objective.name;
+    if (!predicts_) {
+      undefined_ = "the models have no output layer";
+    } else if (!comparable_) {
+      undefined_ = fmt::format("the teacher's objective is {}, not {}", name_of(theirs.objective.name),
+                               name_of(settings.objective.name));
+    }
     const bool has_layers = !attention_transfer_layers(theirs, settings_).empty();
     settings_.teacher.loss = has_layers ? "attention_transfer" : "distillation";
     if (!has_layers && !comparable_) return;  // the two models cannot be compared
@@ -118,10 +124,12 @@ class Measurement {
     if (predicts_)
       recovery.baseline = chance(settings_, model_vocabulary(settings_, data_->vocabulary()), *data_, split_,
                                  data.sequence_length, data.batch_size, settings_.finetune.evaluation_batches);
+    recovery.undefined = undefined_;
     std::optional<Evaluation> teachers;
     if (teacher_ && comparable_) {
       report_("evaluating the teacher");
       teachers = evaluate_model(teacher_->model());
+      recovery.undefined = undefined_recovery(*teachers, recovery.baseline);
       MeasuredModel teacher;
       teacher.candidate = {"teacher", checkpoint_of(settings_.teacher.checkpoint), 0, 0, 0};
       teacher.found = *teachers;
@@ -191,6 +199,7 @@ class Measurement {
   std::unique_ptr<Dataset> data_;
   Split split_ = Split::test;
   bool predicts_ = false, comparable_ = false;
+  std::string undefined_;  // why the teacher's predictions cannot be compared
   std::optional<Teacher> teacher_;
 };
 
@@ -247,6 +256,20 @@ std::string row(std::size_t width, const std::string& name, const Evaluation& fo
                      extra.minutes);
 }
 
+/// Explains the columns, and why recoveries are missing.
+std::string explanations(const Recovery& recovery) {
+  const auto has_recovery = [](const MeasuredModel& model) { return model.recovered.accuracy || model.recovered.loss; };
+  std::string text;
+  if (std::any_of(recovery.models.begin(), recovery.models.end(), has_recovery))
+    text +=
+        "  recovery: (accuracy - baseline) / (teacher - baseline) ± standard error\n"
+        "  of loss: the same, computed from the loss\n";
+  if (!recovery.undefined.empty()) text += fmt::format("  recovery undefined (-): {}\n", recovery.undefined);
+  return text +
+         "  sq. error: |x - t|^2 / |t|^2 of attention outputs x and the teacher's t, mean over layers\n"
+         "  tokens and minutes: of each training stage\n";
+}
+
 std::string pass_text(const MeasuredLength::Pass& pass, std::int64_t length) {
   if (!pass.failure.empty()) return fmt::format("{:>25}", "- (" + pass.failure + ")");
   return fmt::format("{:>12.0f} {:>9.1f} MB", static_cast<double>(length) / pass.seconds,
@@ -275,6 +298,17 @@ Recovered recovered(const Evaluation& student, const Evaluation& teacher, const 
   return share;
 }
 
+std::string undefined_recovery(const Evaluation& teacher, const UnigramBaseline& baseline) {
+  std::vector<std::string> reasons;
+  if (std::isnan(teacher.accuracy)) {
+    reasons.emplace_back("numbers have no accuracy");
+  } else if (!(teacher.accuracy > baseline.accuracy)) {
+    reasons.emplace_back("the teacher's accuracy is not above the baseline");
+  }
+  if (!(teacher.loss < baseline.loss)) reasons.emplace_back("the teacher's loss is not below the baseline");
+  return config::join(reasons, ", and ");
+}
+
 std::optional<Recovery> measure_recovery(const Settings& settings, const fs::path& teacher,
                                          const std::vector<Candidate>& students, const StopRequests& stop_requests,
                                          const std::function<void(const std::string&)>& report) {
@@ -291,7 +325,8 @@ Json to_json(const Recovery& recovery) {
               {"baseline",
                {{"loss", number(recovery.baseline.loss)},
                 {"accuracy", number(recovery.baseline.accuracy)},
-                {"targets", recovery.baseline.targets}}}};
+                {"targets", recovery.baseline.targets}}},
+              {"recovery_undefined", recovery.undefined.empty() ? Json() : Json(recovery.undefined)}};
   Json& models = object["models"] = Json::array();
   for (const MeasuredModel& model : recovery.models) {
     const bool is_teacher = model.candidate.name == "teacher";
@@ -341,11 +376,7 @@ std::string to_text(const Recovery& recovery) {
     text += row(width, model.candidate.name, model.found, tokens, extra);
     if (model.window_off) text += row(width, "  window off", *model.window_off, tokens, {model.window_off_recovered});
   }
-  text +=
-      "  recovery: (accuracy - baseline) / (teacher - baseline) ± standard error; of loss: the same, computed from the "
-      "loss; sq. error: squared error of attention outputs relative to the teacher's, |x - t|^2 / |t|^2, mean over "
-      "layers; "
-      "tokens and minutes: of each training stage\n";
+  text += explanations(recovery);
   if (recovery.lengths.empty()) return text;
   text += fmt::format("\n  one forward pass\n  {:>8} {:>25} {:>25}\n", "tokens", "teacher: tokens/s, memory",
                       "student: tokens/s, memory");

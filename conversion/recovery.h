@@ -36,6 +36,9 @@ struct Recovered {
 /// Returns the relative recoveries of a student in accuracy and loss.
 Recovered recovered(const Evaluation& student, const Evaluation& teacher, const UnigramBaseline& baseline);
 
+/// Returns why recovered() lacks the recovery of accuracy, of loss or of both; empty if it has both.
+std::string undefined_recovery(const Evaluation& teacher, const UnigramBaseline& baseline);
+
 struct MeasuredModel {
   Candidate candidate;
   Evaluation found;
@@ -62,6 +65,7 @@ struct Recovery {
   Split split = Split::test;
   std::int64_t sequence_length = 0;
   UnigramBaseline baseline;
+  std::string undefined;  ///< why recoveries of accuracy or of loss are empty; empty if they are not
   std::vector<MeasuredModel> models;
   std::vector<MeasuredLength> lengths;
 };

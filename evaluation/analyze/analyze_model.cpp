@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "evaluation/analyze/observed_model.h"
+#include "evaluation/data_change.h"
 #include "framework/core/shape.h"
 #include "layers/attention/linear/linear_mechanism.h"
 #include "layers/blocks/block.h"
@@ -218,7 +219,9 @@ void analyze_model(const ModelAnalysisOptions& options, const std::function<void
     for (const std::int64_t m : options.features) candidate.features(m, config.attention.d_head);  // fails early
   }
   analysis.step = checkpoint.integer("step");
-  analysis.data = model.data_path();
+  analysis.data = model.data().path();
+  analysis.data_changed =
+      has_changed_since_training(checkpoint, model.settings().data, options.store, model.data(), options.split);
   analysis.sequence_length = model.length();
   analysis.tokens = model.tokens();
   analysis.causal = model.causal();

@@ -62,6 +62,7 @@ struct ModelAnalysis {
   std::filesystem::path checkpoint;
   std::int64_t step = 0;
   std::string data;
+  std::optional<bool> data_changed;  ///< since training, as has_changed_since_training() tells
   std::int64_t sequence_length = 0, tokens = 0;
   bool causal = true;
 };

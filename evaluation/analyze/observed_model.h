@@ -25,7 +25,7 @@ class ObservedModel {
   ObservedModel(Model& model, const ObservedBatches& batches);
 
   const Settings& settings() const { return model_.settings; }
-  const std::string& data_path() const { return data_->path(); }
+  const Dataset& data() const { return *data_; }
   std::int64_t length() const { return length_; }
   std::int64_t tokens() const { return tokens_; }
   bool causal() const { return model_.decoder != nullptr; }

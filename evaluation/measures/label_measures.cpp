@@ -83,8 +83,11 @@ Json LabelMeasures::numbers() const {
 Json LabelMeasures::sets() const {
   const MultiLabelMeasures found = multi_label_measures(predicted_, targets_, outputs_);
   Json labels = Json::object();
-  for (std::size_t k = 0; k < outputs_; ++k)
-    labels[model_.vocabulary.labels()[k]] = {{"f1", found.labels[k].f1()}, {"auroc", number(found.auroc[k])}};
+  for (std::size_t k = 0; k < outputs_; ++k) {
+    Json& label = labels[model_.vocabulary.labels()[k]] = furlong::to_json(found.labels[k]);
+    label["f1"] = found.labels[k].f1();  // 0 without samples and predictions, as in the mean over all labels
+    label["auroc"] = number(found.auroc[k]);
+  }
   return {{"f1_micro", found.f1_micro},
           {"f1_macro", found.f1_macro},
           {"auroc", number(found.mean_auroc)},
@@ -92,10 +95,9 @@ Json LabelMeasures::sets() const {
 }
 
 Json LabelMeasures::tokens() const {
-  Json labels = Json::object();
-  for (std::size_t k = 0; k < outputs_; ++k)
-    labels[model_.vocabulary.labels()[k]] = {{"f1", counts_.decisions(k).f1()}};
-  return {{"f1_macro", counts_.f1_macro()}, {"labels", labels}};
+  Json found{{"f1_macro", counts_.f1_macro()}};
+  found.update(counts_.to_json(model_.vocabulary.labels()));
+  return found;
 }
 
 Json LabelMeasures::to_json() const {

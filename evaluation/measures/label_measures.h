@@ -2,7 +2,7 @@
 // Measures of `furlong evaluate` for numbers, sets of labels and labels of tokens.
 #include <nlohmann/json.hpp>
 
-#include "evaluation/measures/token_labels.h"
+#include "evaluation/measures/confusion_matrix.h"
 #include "trainers/train/validation.h"
 
 namespace furlong {
@@ -16,8 +16,8 @@ class LabelMeasures {
   /// Returns the loss to pass to evaluate(), which also collects predictions. It refers to this object.
   BatchLoss loss();
   /// Returns the measures by name, and those of each label under "labels". Regression: pearson and spearman (means over
-  /// the numbers) and rmse, in the units of the data. Sets: f1_micro, f1_macro, auroc. Tokens: f1_macro. Undefined
-  /// measures are null. Empty for other objectives.
+  /// the numbers) and rmse, in the units of the data. Sets: f1_micro, f1_macro, auroc. Tokens: f1_macro, and what
+  /// ConfusionMatrix::to_json() returns. Undefined measures are null. Empty for other objectives.
   nlohmann::ordered_json to_json() const;
 
   /// Predictions and targets of all samples, [samples, labels]: numbers in the units of the data; of sets logits, and 0
@@ -38,7 +38,7 @@ class LabelMeasures {
   std::size_t outputs_;
   std::vector<double> predicted_, targets_;  // [samples, outputs], numbers and sets
   std::vector<double> logits_;               // of the last batch
-  TokenLabelCounts counts_;
+  ConfusionMatrix counts_;
 };
 
 }  // namespace furlong

@@ -9,6 +9,8 @@ namespace furlong {
 /// Decisions for one label, or sums over labels.
 struct LabelDecisions {
   std::int64_t true_positives = 0, false_positives = 0, false_negatives = 0;
+  /// Returns the number of samples that have the label.
+  std::int64_t samples() const { return true_positives + false_negatives; }
   /// Returns 2 TP / (2 TP + FP + FN); 0 if there are neither predictions nor targets.
   double f1() const;
 };

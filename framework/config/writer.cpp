@@ -206,10 +206,10 @@ std::string to_yaml(const Table& table, bool comments, const Origins* only) {
   return out;
 }
 
-Json to_json(const Table& table) {
+Json to_json(const Table& table, const Origins* only) {
   Json root = Json::object();
   for (const auto& key : table.keys()) {
-    if (table.unmet(key)) continue;
+    if (table.unmet(key) || (only && !only->contains(key.path()))) continue;
     object_at(root, key.section(), false)[key.name()] = json_value(key.get());
   }
   return root;

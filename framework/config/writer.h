@@ -12,9 +12,9 @@ namespace furlong::config {
 /// unit. With `only` the result has only those of its keys that have an effect.
 std::string to_yaml(const Table& table, bool comments = false, const Origins* only = nullptr);
 
-/// Returns all keys with an effect as nested objects, with their values as they are: a dollar sign in a path is not
-/// doubled as in YAML.
-nlohmann::ordered_json to_json(const Table& table);
+/// Returns all keys with an effect, or those of `only`, as nested objects, with their values as they are: a dollar sign
+/// in a path is not doubled as in YAML.
+nlohmann::ordered_json to_json(const Table& table, const Origins* only = nullptr);
 
 /// Returns a JSON Schema (draft 7) of the files that `table` reads, for editors. `table` must be bound to default
 /// settings.

@@ -44,6 +44,29 @@ TEST_F(ConfigCommand, ShowsChangedKeysAlone) {
       "model:\n  attention:\n    mechanism: linear\ndata:\n  dataset: no_such_store.h5\ntrainer:\n  max_steps: 7\n");
 }
 
+// The model of furlong finetune is that of its source, which config show does not read.
+TEST_F(ConfigCommand, ShowsNoDefaultsOfAModelThatComesFromASource) {
+  std::ofstream(file_) << "data:\n  dataset: x.h5\nmodel:\n  attention:\n    mechanism: linear\nfinetune:\n"
+                          "  source: models/bert\n  stages: [task]\n";
+  const std::string yaml = run({"show", file_});
+  EXPECT_THAT(yaml, ::testing::StartsWith("# Settings of furlong finetune. Missing keys of model, and a missing "
+                                          "objective.name, come from finetune.source.\n"));
+  EXPECT_THAT(yaml, HasSubstr("    mechanism: linear\n"));
+  EXPECT_THAT(yaml, HasSubstr("    n_features: 0\n")) << "derived from the width of the source's heads";
+  for (const char* key : {"n_layers", "d_model", "position", " window", "name: next_token"})
+    EXPECT_THAT(yaml, ::testing::Not(HasSubstr(std::string(key)))) << key;
+  EXPECT_THAT(yaml, HasSubstr("  learning_rate: "));
+  EXPECT_THAT(yaml, HasSubstr("  stages: [task]\n"));
+  EXPECT_EQ(from_yaml_text(yaml, "shown").settings, load_settings(file_, {}).settings);
+  const auto json = nlohmann::ordered_json::parse(run({"show", file_, "--json"}));
+  EXPECT_EQ(json["model"]["attention"]["mechanism"], "linear");
+  EXPECT_FALSE(json["model"].contains("d_model"));
+  std::ofstream(file_, std::ios::app) << "  student: student.h5\n";
+  EXPECT_EQ(nlohmann::ordered_json::parse(run({"show", file_, "--json"}))["model"]["attention"].dump(),
+            R"({"mechanism":"linear"})");
+  EXPECT_TRUE(json["optimizer"].contains("learning_rate"));
+}
+
 TEST_F(ConfigCommand, ShowsChangedKeysAsSet) {
   std::ofstream(file_) << "data:\n  dataset: x.h5\nmodel:\n  d_feedforward: 0\nschedule:\n  warmup_steps: 60\n";
   EXPECT_THAT(run({"show", file_, "--changed", "--set", "trainer.max_steps=20"}),  // after a warning

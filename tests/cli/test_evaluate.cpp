@@ -91,6 +91,25 @@ TEST_F(EvaluateProgramTest, JsonHasPositionsAndLengths) {
   EXPECT_NEAR(found["lengths"][1]["loss"], found["loss"], 1e-6);
 }
 
+// A new split of the same text: what was training data is in the test split.
+TEST_F(EvaluateProgramTest, NoticesThatTheDatasetChanged) {
+  train_story();
+  EXPECT_EQ(evaluate("runs/story", {})["data_changed"], false);
+  testing::run_line(folder_, "furlong prepare text story.txt --output other.h5 --split 0.5,0.25,0.25");
+  EXPECT_TRUE(evaluate("runs/story", {"--data", path("other.h5")})["data_changed"].is_null()) << "another dataset";
+  testing::run_line(folder_, "furlong prepare text story.txt --output story.h5 --force --split 0.5,0.25,0.25");
+  for (const std::vector<std::string>& more : {std::vector<std::string>{}, {"--data", path("./story.h5")}}) {
+    EXPECT_EQ(evaluate("runs/story", more)["data_changed"], true);
+    EXPECT_THAT(content(path("stderr")),
+                AllOf(HasSubstr("was trained on other data than"), HasSubstr("story.h5 contains now"),
+                      HasSubstr("its validation split may hold training data")));
+  }
+  const Finished analyzed = furlong({"analyze", "attention", path("runs/story"), "--json-file", path("errors.json")});
+  EXPECT_EQ(analyzed.status, 0);
+  EXPECT_THAT(analyzed.err, HasSubstr("was trained on other data than"));
+  EXPECT_EQ(Json::parse(content(path("errors.json")))["data_changed"], true);
+}
+
 TEST_F(EvaluateProgramTest, SuiteIsSeeded) {
   train_story();
   const auto suite = [&](const std::string& seed) {

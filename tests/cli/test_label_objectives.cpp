@@ -147,13 +147,17 @@ TEST_F(LabelObjectivesProgramTest, ExamplesOfThePageRun) {
   EXPECT_TRUE(sets["labels"]["kinase"]["auroc"].is_number());
   EXPECT_GT(tokens["accuracy"], 0.95);
   EXPECT_GT(tokens["f1_macro"], 0.95);
+  EXPECT_EQ(tokens["labels"]["H"]["samples"].get<int>() + tokens["labels"]["S"]["samples"].get<int>(),
+            tokens["targets"]);
+  EXPECT_GT(tokens["confusion_matrix"]["H"]["H"], 0);
+  EXPECT_GT(sets["labels"]["kinase"]["recall"], 0.5);
   EXPECT_EQ(tokens["targets"].get<int>() % 7, 0) << "the first residue and <document> have no label";
   const Json config = Json::parse(content(path("exported/config.json")));
   EXPECT_EQ(config["architectures"], Json::array({"FurlongForTokenClassification"}));
   EXPECT_EQ(config["id2label"].size(), 2u);
   const Finished text = furlong({"evaluate", path("runs/stability"), "--data", path("stability.h5")});
   EXPECT_THAT(text.out, HasSubstr("  rmse           "));
-  EXPECT_THAT(text.out, HasSubstr("    tm           pearson "));
+  EXPECT_THAT(text.out, HasSubstr("  label           pearson   spearman       rmse\n  tm "));
   expect_predictions(numbers, sets, tokens);
 }
 

@@ -110,6 +110,38 @@ TEST_F(LabeledProgramTest, WritesPredictionsAndIntervals) {
                              {"--lengths applies only to models that predict tokens; use --sequence-length N"});
 }
 
+TEST_F(LabeledProgramTest, ReportsEachClassAndWarnsOfAbsentOnes) {
+  ASSERT_EQ(prepare({}).status, 0);
+  ASSERT_EQ(furlong({"train", config(), "--run-dir", path("run")}).status, 0);
+  const Finished whole = furlong({"evaluate", path("run"), "--split", "test", "--json"});
+  ASSERT_EQ(whole.status, 0) << whole.err;
+  EXPECT_THAT(whole.err, ::testing::Not(HasSubstr("no samples")));
+  const Json found = Json::parse(whole.out);
+  const std::int64_t good = found["labels"]["good"]["samples"], bad = found["labels"]["bad"]["samples"];
+  EXPECT_EQ(good + bad, found["targets"]);
+  EXPECT_EQ(found["labels"]["bad"], Json({{"precision", 1.0}, {"recall", 1.0}, {"f1", 1.0}, {"samples", bad}}));
+  EXPECT_EQ(found["confusion_matrix"].dump(), fmt::format(R"({{"good":{{"good":{}}},"bad":{{"bad":{}}}}})", good, bad));
+  const Finished table = furlong({"evaluate", path("run"), "--split", "test"});
+  EXPECT_THAT(table.out, HasSubstr("  label         precision     recall         f1    samples\n"));
+  EXPECT_THAT(table.out, HasSubstr(fmt::format("  bad             1.00000    1.00000    1.00000 {:>10}\n", bad)));
+  EXPECT_THAT(table.out, HasSubstr(fmt::format("   1 good         {:>6}      0\n", good)));
+
+  // F1 is 1 although nothing is known about a class.
+  std::string one_class = "label,review\n";
+  for (int i = 0; i < 40; ++i) one_class += fmt::format("bad,\"hated it, {}\"\n", i);
+  const Finished prepared =
+      furlong({"prepare", "labeled", file("bad.csv", one_class), "--text-field", "review", "--label-field", "label",
+               "--labels", "good,bad", "--split", "0.6,0.2,0.2", "--output", path("bad.h5")});
+  ASSERT_EQ(prepared.status, 0) << prepared.err;
+  const Finished partial = furlong({"evaluate", path("run"), "--data", path("bad.h5"), "--json"});
+  ASSERT_EQ(partial.status, 0) << partial.err;
+  EXPECT_EQ(Json::parse(partial.out)["metrics"]["f1_macro"]["value"], 1.0);
+  EXPECT_THAT(partial.err, HasSubstr("bad.h5: the validation split has no samples of 1 of 2 labels: good; means over "
+                                     "labels do not measure them"));
+  const Json absent = Json::parse(partial.out)["labels"]["good"];
+  EXPECT_EQ(absent, Json({{"precision", nullptr}, {"recall", nullptr}, {"f1", nullptr}, {"samples", 0}}));
+}
+
 TEST_F(LabeledProgramTest, RejectsLengthOfClassTokenAlone) {
   ASSERT_EQ(prepare({}).status, 0);
   const Finished trained = furlong({"train", config(), "--run-dir", path("run"), "--set", "trainer.max_steps=2",

@@ -34,6 +34,16 @@ TEST(RelativeRecovery, IsFractionOfTeacherAdvantage) {
   EXPECT_FALSE(relative_recovery(0.3, 0.1, 0.1));
 }
 
+TEST(RelativeRecovery, HasAReasonIfItIsUndefined) {
+  const UnigramBaseline baseline{.accuracy = 0.2, .loss = 2};
+  EXPECT_EQ(undefined_recovery({.loss = 1, .accuracy = 0.3}, baseline), "");
+  EXPECT_EQ(undefined_recovery({.loss = 1, .accuracy = 0.2}, baseline),
+            "the teacher's accuracy is not above the baseline");
+  EXPECT_EQ(undefined_recovery({.loss = 3, .accuracy = 0.3}, baseline), "the teacher's loss is not below the baseline");
+  EXPECT_EQ(undefined_recovery({.loss = 3, .accuracy = NAN}, baseline),
+            "numbers have no accuracy, and the teacher's loss is not below the baseline");
+}
+
 TEST(FinetuneLauncher, RejectsSeveralProcesses) {
   const std::vector<std::pair<const char*, const char*>> variables{{"RANK", "1"},
                                                                    {"WORLD_SIZE", "2"},
@@ -59,6 +69,7 @@ TEST_F(FinetuneTest, RunsAllStagesAndMeasuresRecovery) {
   EXPECT_FALSE(result.interrupted);
   const Json json = Json::parse(content(path("run/recovery.json")));
   ASSERT_EQ(json["models"].size(), 5u);
+  EXPECT_TRUE(json["recovery_undefined"].is_null());
   const std::vector<std::string> names{"teacher", "before", "attention_transfer", "distillation", "task"};
   const double baseline = json["baseline"]["accuracy"], teacher = json["models"][0]["accuracy"];
   EXPECT_GT(teacher, baseline + 0.2);
@@ -92,6 +103,7 @@ TEST_F(FinetuneTest, RunsAllStagesAndMeasuresRecovery) {
   }
   EXPECT_THAT(to_text(*result.recovery),
               AllOf(HasSubstr("teacher"), HasSubstr("distillation"), HasSubstr("baseline: loss")));
+  EXPECT_THAT(to_text(*result.recovery), ::testing::Not(HasSubstr("undefined")));
   std::istringstream table(to_text(*result.recovery));
   std::vector<std::size_t> ends;  // of the header and of each model's row, all columns right-aligned
   for (std::string line; std::getline(table, line) && !line.starts_with("  recovery:");) {
@@ -256,7 +268,10 @@ TEST_F(FinetuneTest, ReportsAttentionErrorsWithoutOutputLayer) {
     ASSERT_EQ(one.layer_errors.size(), 2u);
   }
   EXPECT_LT(result.recovery->models[1].layer_errors[0].second, result.recovery->models[0].layer_errors[0].second);
-  EXPECT_TRUE(Json::parse(content(path("run/recovery.json")))["baseline"]["loss"].is_null());
+  const Json json = Json::parse(content(path("run/recovery.json")));
+  EXPECT_TRUE(json["baseline"]["loss"].is_null());
+  EXPECT_EQ(json["recovery_undefined"], "the models have no output layer");
+  EXPECT_THAT(to_text(*result.recovery), HasSubstr("  recovery undefined (-): the models have no output layer\n"));
 }
 
 // The teacher's adapters are part of what the student starts from; its own start anew.
@@ -387,7 +402,13 @@ TEST_F(FinetuneTest, RejectsConfigsThatDoNotFitTheTeacher) {
                                 checkpoint_of(path("teacher"))));
   EXPECT_THAT(
       message_of<UserError>([&] { finetune(options(config(performer), {"finetune.source=" + path("nowhere")})); }),
-      HasSubstr("nowhere"));
+      AllOf(HasSubstr("finetune.source: "), HasSubstr("nowhere does not exist; expected a Hugging Face directory")));
+  // Before the source is read.
+  EXPECT_THAT(message_of<UserError>([&] {
+                finetune(options(config(performer), {"finetune.stages=[attention_transfer, distil]",
+                                                     "finetune.source=" + path("nowhere")}));
+              }),
+              HasSubstr("finetune.stages: found distil; expected each to be attention_transfer, distillation or task"));
   EXPECT_THAT(message_of<UserError>([&] { finetune(options(config(performer), {"finetune.stages=[task, task]"})); }),
               HasSubstr("twice"));
   EXPECT_THAT(

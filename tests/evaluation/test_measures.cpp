@@ -3,10 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <nlohmann/json.hpp>
 
+#include "evaluation/measures/confusion_matrix.h"
 #include "evaluation/measures/multi_label.h"
 #include "evaluation/measures/regression.h"
-#include "evaluation/measures/token_labels.h"
 
 namespace furlong {
 namespace {
@@ -38,12 +39,28 @@ TEST(Measures, SetsEqualScikitLearn) {
 
 TEST(Measures, TokensEqualScikitLearn) {
   const std::vector<std::size_t> targets{0, 0, 1, 1, 1, 2, 2, 0, 1, 2}, predicted{0, 1, 1, 1, 0, 2, 0, 0, 1, 2};
-  TokenLabelCounts counts(4);  // the last label does not occur
+  ConfusionMatrix counts(4);  // the last label does not occur
   for (std::size_t i = 0; i < targets.size(); ++i) counts.add(targets[i], predicted[i]);
   EXPECT_NEAR(counts.f1_macro(), 0.7071428571428572, 1e-14);
   EXPECT_EQ(counts.decisions(1).true_positives, 3);
   EXPECT_EQ(counts.decisions(1).false_positives, 1);
   EXPECT_EQ(counts.decisions(1).false_negatives, 1);
+}
+
+TEST(Measures, ConfusionMatrixHasRowsForEachLabel) {
+  // Label "b" has no samples, but is predicted once; "d" does not occur at all.
+  const ClassScores scores{4, {0, 0, 2, 2, 2}, {.7, .1, .1, .1, .1, .7, .1, .1, .6, 0, .2, .2, 0, 0, 1, 0, 0, 0, 1, 0}};
+  const ConfusionMatrix counts(scores);
+  EXPECT_EQ(counts.count(0, 1), 1);
+  EXPECT_EQ(counts.count(1, 0), 0);
+  const nlohmann::ordered_json found = counts.to_json({"a", "b", "c", "d"});
+  EXPECT_EQ(found["confusion_matrix"].dump(), R"({"a":{"a":1,"b":1},"b":{},"c":{"a":1,"c":2},"d":{}})");
+  EXPECT_EQ(found["labels"]["a"].dump(), R"({"precision":0.5,"recall":0.5,"f1":0.5,"samples":2})");
+  EXPECT_EQ(found["labels"]["b"].dump(), R"({"precision":0.0,"recall":null,"f1":0.0,"samples":0})");
+  EXPECT_DOUBLE_EQ(found["labels"]["c"]["f1"], 0.8);
+  EXPECT_EQ(found["labels"]["d"].dump(), R"({"precision":null,"recall":null,"f1":null,"samples":0})");
+  EXPECT_NEAR(counts.f1_macro(), (0.5 + 0 + 0.8) / 3, 1e-14) << "as f1_macro of class_metrics()";
+  EXPECT_NEAR(class_metrics(scores, {.resamples = 0})[2].value, counts.f1_macro(), 1e-14);
 }
 
 }  // namespace

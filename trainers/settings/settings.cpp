@@ -21,8 +21,9 @@ namespace {
 constexpr const char* introduction = R"(# Configuration
 
 One YAML file configures a run. `furlong config check FILE` checks a file. `furlong config show
-FILE` prints it with all defaults and derived values; `--comments` adds the meaning of each key.
-`furlong config reference` writes this page, and `furlong config schema` a JSON Schema for editors.
+FILE` prints it with all defaults and derived values, except keys of the model that come from
+`finetune.source`; `--comments` adds the meaning of each key. `furlong config reference` writes this
+page, and `furlong config schema` a JSON Schema for editors.
 
 - **Order.** Defaults, then files named by `include:`, then the file itself, then `--set a.b=c` on
   the command line. Later values win, key by key; a list is replaced as a whole. `include:` is a
@@ -238,6 +239,51 @@ std::string to_yaml(const Settings& settings, bool comments) {
 nlohmann::ordered_json to_json(const Settings& settings) {
   Settings copy = settings;
   return config::to_json(settings_table(copy));
+}
+
+namespace {
+
+/// Returns whether furlong finetune takes a key that is not set from finetune.source, or from finetune.student if there
+/// is one. The attention, which replaces the source's, and keys of training alone have their usual defaults.
+bool comes_from_source(const std::string& key, bool has_student) {
+  if (!key.starts_with("model.")) return key == "objective.name";
+  if (key == "model.dropout" || key == "model.dtype") return false;
+  const bool is_new = (key.starts_with("model.attention.") && key != "model.attention.window") ||
+                      key == "model.lora_rank" || key == "model.lora_alpha";
+  return has_student || !is_new;
+}
+
+/// Settings of furlong finetune without the keys that come from its source.
+struct ShownSettings {
+  Settings settings;
+  config::Origins keys;
+
+  explicit ShownSettings(const LoadedSettings& loaded) : settings(loaded.settings) {
+    settings.model = loaded.as_set.model;  // derived values would be those of a default model
+    const config::Table table = settings_table(settings);
+    for (const config::Key& key : table.keys())
+      if (loaded.origins.contains(key.path()) || !comes_from_source(key.path(), !settings.finetune.student.empty()))
+        keys[key.path()];
+  }
+};
+
+}  // namespace
+
+std::string shown_as_yaml(const LoadedSettings& loaded, bool comments) {
+  const FinetuneSettings& finetune = loaded.settings.finetune;
+  if (finetune.source.empty()) return to_yaml(loaded.settings, comments);
+  ShownSettings shown(loaded);
+  return fmt::format(
+             "# Settings of furlong finetune. Missing keys of model, and a missing "
+             "objective.name, come from finetune.source{}.\n",
+             finetune.student.empty() ? "" : " and finetune.student") +
+         config::to_yaml(settings_table(shown.settings), comments, &shown.keys);
+}
+
+nlohmann::ordered_json shown_as_json(const LoadedSettings& loaded) {
+  if (loaded.settings.finetune.source.empty()) return to_json(loaded.settings);
+  ShownSettings shown(loaded);
+  return config::to_json(settings_table(shown.settings), &shown.keys);
 }
 
 nlohmann::ordered_json json_schema() {

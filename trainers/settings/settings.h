@@ -234,6 +234,10 @@ LoadedSettings from_checkpoint_text(const std::string& text, const std::string& 
 /// UserError for impossible combinations, and for other keys that are set but have no effect. `origins` may be empty.
 std::vector<std::string> check(const Settings& settings, const config::Origins& origins = {});
 
+/// Checks the section finetune alone, as check() does: its model is not known before finetune.source is read. Throws
+/// UserError.
+void check_finetune(const LoadedSettings& read);
+
 /// Returns the settings with derived values instead of zeros: n_key_value_heads, d_head, d_feedforward,
 /// max_sequence_length, n_features (linear attention), projected_length (Linformer), decay_steps. Values that depend on
 /// the data or the machine stay unchanged: vocabulary_size, device, threads.
@@ -242,6 +246,11 @@ Settings resolve(Settings settings);
 /// Returns complete YAML, from which from_yaml_text() reads equal settings. With `comments`, each key is followed by
 /// its meaning and unit.
 std::string to_yaml(const Settings& settings, bool comments = false);
+/// As to_yaml() and to_json() of the settings, for display. With finetune.source, keys of model that come from there,
+/// and objective.name, are left out unless a file or an override sets them. The others have the values that were set.
+std::string shown_as_yaml(const LoadedSettings& loaded, bool comments = false);
+nlohmann::ordered_json shown_as_json(const LoadedSettings& loaded);
+
 /// Returns only the keys that a file or an override sets and that have an effect, with their present names and the
 /// values that were set: neither adapted nor derived.
 std::string changed_to_yaml(const LoadedSettings& loaded, bool comments = false);

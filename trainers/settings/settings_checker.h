@@ -21,6 +21,8 @@ class SettingsChecker {
       : copy_(settings), table_(settings_table(copy_)), origins_(origins), default_table_(settings_table(defaults_)) {}
 
   std::vector<std::string> run() const;
+  /// Checks the section finetune alone, which does not depend on the model.
+  void finetune() const;
 
  private:
   using Mechanism = layers::MechanismInfo;
@@ -72,7 +74,6 @@ class SettingsChecker {
   void lengths() const;
   void teacher() const;
   void output_layer() const;
-  void finetune() const;
   void steps() const;
 
   Settings copy_, defaults_;

@@ -277,6 +277,8 @@ void SettingsChecker::steps() const {
                         cite("schedule.warmup_steps"), cite("schedule.name")));
 }
 
+void check_finetune(const LoadedSettings& read) { SettingsChecker(read.settings, read.origins).finetune(); }
+
 std::vector<std::string> check(const Settings& settings, const config::Origins& origins) {
   return SettingsChecker(settings, origins).run();
 }

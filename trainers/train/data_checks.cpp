@@ -5,6 +5,7 @@
 #include "datasets/samplers/reverse_complement.h"
 #include "framework/core/error.h"
 #include "trainers/model/objective.h"
+#include "trainers/train/parallel/agreement.h"
 #include "trainers/train/validation.h"
 
 namespace furlong {
@@ -78,6 +79,11 @@ void check_against_data(const LoadedSettings& loaded, const Dataset& data) {
                   settings.trainer.validation_batches);
   }
   with_key(loaded, "trainer.sample_prompt", [&] { check_sample(settings, vocabulary); });
+}
+
+std::optional<bool> was_trained_on_other_data(const CheckpointReader& checkpoint, const Dataset& data) {
+  if (!checkpoint.has("data_fingerprint")) return std::nullopt;
+  return checkpoint.text("data_fingerprint") != data_fingerprint(data);
 }
 
 }  // namespace furlong

@@ -11,6 +11,7 @@
 #include "framework/core/version.h"
 #include "trainers/checkpoint/checkpoint_tensors.h"
 #include "trainers/train/checkpoint_shard.h"
+#include "trainers/train/data_checks.h"
 #include "trainers/train/parallel/agreement.h"
 #include "trainers/train/trainer.h"
 
@@ -248,10 +249,8 @@ void Trainer::load_recurrent_state(const CheckpointReader& checkpoint, const Set
   if (recurrent_states_.empty()) return;
   const Settings& now = model_.settings;
   const DataSettings &then = before.data, &data = now.data;
-  const bool is_same_data = checkpoint.has("data_fingerprint")
-                                ? checkpoint.text("data_fingerprint") == data_fingerprint(data_)
-                                : then.dataset == data.dataset;  // written by an earlier version
-  if (!then.stateful || !is_same_data || then.sequence_length != data.sequence_length ||
+  const bool is_other_data = was_trained_on_other_data(checkpoint, data_).value_or(then.dataset != data.dataset);
+  if (!then.stateful || is_other_data || then.sequence_length != data.sequence_length ||
       then.batch_size != data.batch_size || before.trainer.gradient_accumulation != now.trainer.gradient_accumulation) {
     log_warn("{}: the data or the shape of batches differs from the checkpoint's; recurrent states start empty",
              checkpoint.path().string());

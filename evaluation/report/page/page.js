@@ -347,6 +347,8 @@ function drawRecoveries() {
     const source = `${found.source || ""}: ${found.data || ""}, ${found.split || ""} split`;
     $("recovery").append(element("p", { class: "hint" }, source),
       element("div", { class: "scroll" }, made));
+    if (found.recovery_undefined)
+      $("recovery").append(element("p", { class: "hint" }, `Recovery is undefined: ${found.recovery_undefined}.`));
   }
 }
 // Table of furlong bench lra; shares of samples in percent.

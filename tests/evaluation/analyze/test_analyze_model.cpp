@@ -67,6 +67,7 @@ TEST_F(AnalyzeModelTest, ComparesSoftmaxWithFavor) {
   EXPECT_EQ(about.sequence_length, 32);
   EXPECT_EQ(about.tokens, 4 * 32);
   EXPECT_TRUE(about.causal);
+  EXPECT_EQ(about.data_changed, false);
   ASSERT_EQ(layers.size(), 2u);
   EXPECT_EQ(layers[1].layer, "blocks.1.attention");
   for (const LayerAnalysis& layer : layers) {

@@ -10,6 +10,7 @@
 #include "framework/core/log.h"
 #include "framework/io/atomic_file.h"
 #include "framework/io/text_file.h"
+#include "trainers/train/data_checks.h"
 #include "trainers/train/optimizer/learning_rate.h"
 #include "trainers/train/parallel/agreement.h"
 #include "trainers/train/recording/metrics.h"
@@ -161,8 +162,7 @@ void check_name(const fs::path& from, std::int64_t step) {
 
 /// Returns whether the data have changed since the checkpoint. Throws UserError if they have and must not.
 bool check_data(const CheckpointReader& checkpoint, const Trainer& trainer, bool allow_new_data) {
-  if (!checkpoint.has("data_fingerprint") || checkpoint.text("data_fingerprint") == data_fingerprint(trainer.data()))
-    return false;
+  if (!was_trained_on_other_data(checkpoint, trainer.data()).value_or(false)) return false;
   if (!allow_new_data)
     throw UserError(
         "{}: was trained on other data than {} contains now{}; restore the data, choose another --run-dir, or pass "
