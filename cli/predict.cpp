@@ -54,7 +54,7 @@ void add_predict(Command program, int& /*status*/) {
       "evaluate --predictions. docs/labels.md describes them.");
   command.examples({
       "furlong predict runs/promoters unlabeled.fasta -o classes.tsv",
-      "furlong predict runs/stability variants.csv --text-field sequence --id-field id",
+      "furlong predict runs/stability variants.csv --text-field 2 --id-field 1",
   });
   command.action([options] { run(*options); });
 }

@@ -244,8 +244,8 @@ class PredictEngines : public testing::EngineTest {
  protected:
   static std::vector<Json> rows(Model& model, const std::string& input) {
     std::string text;
-    PredictionRows rows(true, [&](std::string_view part) { text += part; });
-    predict(model, {.paths = {input}}, rows, {.batch_tokens = 24});
+    PredictionRows output(true, [&](std::string_view part) { text += part; });
+    predict(model, {.paths = {input}}, output, {.batch_tokens = 24});
     std::istringstream lines(text);
     std::vector<Json> found;
     for (std::string line; std::getline(lines, line);) found.push_back(Json::parse(line));
