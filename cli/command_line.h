@@ -18,6 +18,7 @@ void add_export(Command program, int& status);
 void add_logits(Command program, int& status);
 void add_embed(Command program, int& status);
 void add_score(Command program, int& status);
+void add_predict(Command program, int& status);
 void add_attend(Command program, int& status);
 void add_bench(Command program, int& status);
 void add_plan(Command program, int& status);

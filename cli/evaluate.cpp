@@ -27,6 +27,13 @@
 namespace furlong::command_line {
 namespace {
 
+/// Returns what to do about a dataset whose vocabulary differs from the model's.
+std::string hint_of(const Model& model, const Vocabulary& vocabulary) {
+  if (model.settings.objective.learns_labels() && vocabulary.labels().empty())
+    return "; furlong predict applies this model to sequences without labels";
+  return difference_hint(vocabulary, model.vocabulary);
+}
+
 /// Returns ", labels no, yes" for a model that predicts labels.
 std::string labels_of(const Settings& settings, const Vocabulary& vocabulary) {
   if (!settings.objective.learns_labels()) return "";
@@ -76,7 +83,7 @@ SplitData open_split(Model& model, const EvaluateArguments& options, const std::
   if (!(vocabulary == model.vocabulary))
     throw UserError("{}: the dataset's vocabulary ({}{}) differs from the model's ({}{}){}", data.path(),
                     vocabulary.description(), labels_of(settings, vocabulary), model.vocabulary.description(),
-                    labels_of(settings, model.vocabulary), difference_hint(vocabulary, model.vocabulary));
+                    labels_of(settings, model.vocabulary), hint_of(model, vocabulary));
   if (settings.model.position == layers::Position::learned && found.length > settings.model.max_sequence_length) {
     throw UserError("--sequence-length {}: the model has {} learned positions; expected at most as many", found.length,
                     settings.model.max_sequence_length);

@@ -149,6 +149,7 @@ int main(int argc, char** argv) {
   command_line::add_generate(program, status);
   command_line::add_embed(program, status);
   command_line::add_score(program, status);
+  command_line::add_predict(program, status);
   command_line::add_export(program, status);
   command_line::add_logits(program, status);
   command_line::add_attend(program, status);

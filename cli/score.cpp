@@ -1,11 +1,9 @@
 // furlong score: how probable a model finds sequences and mutations.
 #include "evaluation/score.h"
 
-#include <cstdio>
-
+#include "cli/held_output.h"
 #include "cli/sequence_options.h"
 #include "evaluation/mutations.h"
-#include "framework/core/clock.h"
 #include "framework/io/atomic_file.h"
 
 namespace furlong::command_line {
@@ -16,44 +14,6 @@ struct ScoreArguments {
   std::filesystem::path output, mutations;
   bool json = false;
   ScoreOptions score;
-};
-
-/// Where scores go: a file that appears whole, or standard output, which gets all of them at the end.
-class Destination {
- public:
-  explicit Destination(const std::filesystem::path& path) {
-    if (!path.empty()) {
-      file_ = std::make_unique<AtomicFile>(path);
-    } else if (!(held_ = std::tmpfile())) {
-      throw MachineError("cannot make a temporary file; give --output a file");
-    }
-  }
-  ~Destination() {
-    if (held_) std::fclose(held_);
-  }
-  Destination(const Destination&) = delete;
-  Destination& operator=(const Destination&) = delete;
-
-  void write(std::string_view text) {
-    if (file_) return file_->write(text);
-    check(std::fwrite(text.data(), 1, text.size(), held_) == text.size());
-  }
-  void finish() {
-    if (file_) return file_->commit();
-    check(std::fflush(held_) == 0 && std::fseek(held_, 0, SEEK_SET) == 0);
-    std::vector<char> block(1 << 16);
-    while (const std::size_t count = std::fread(block.data(), 1, block.size(), held_))
-      std::fwrite(block.data(), 1, count, stdout);  // main() reports its errors
-    check(std::ferror(held_) == 0);
-  }
-
- private:
-  static void check(bool done) {
-    if (!done) throw MachineError("cannot use a temporary file; free some space, or give --output a file");
-  }
-
-  std::unique_ptr<AtomicFile> file_;
-  std::FILE* held_ = nullptr;
 };
 
 bool writes_json(const ScoreArguments& options) {
@@ -69,8 +29,8 @@ void run(ScoreArguments& options) {
   refuse_input_as_output(options.shared, options.output);
   refuse_replacing_inputs({options.mutations.string()}, options.output);
   Model model = open_model(options.shared);
-  Destination destination(options.output);
-  ScoreFile file(json, options.score.positions, [&](std::string_view text) { destination.write(text); });
+  HeldOutput output(options.output);
+  ScoreFile file(json, options.score.positions, [&](std::string_view text) { output.write(text); });
   ReadSummary summary;
   const auto start = Clock::now();
   {
@@ -80,15 +40,14 @@ void run(ScoreArguments& options) {
                                         : score_mutations(model, options.shared.input, options.mutations, file,
                                                           options.score, std::ref(progress));
   }
-  destination.finish();
+  output.finish();
   report_reading(summary);
   if (options.output.empty()) return;
   if (!options.mutations.empty()) {
     fmt::print("{}: mutations of {}\n", options.output.string(), options.mutations.string());
     return;
   }
-  fmt::print("{}: {} sequences, {} tokens; {:.0f} tokens/s\n", options.output.string(), summary.sequences,
-             summary.tokens, static_cast<double>(summary.tokens) / std::max(seconds_since(start), 1e-9));
+  print_throughput(options.output, summary, start);
 }
 
 }  // namespace

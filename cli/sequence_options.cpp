@@ -9,7 +9,6 @@
 
 #include "cli/common_options.h"
 #include "conversion/import_model.h"
-#include "framework/core/clock.h"
 #include "framework/core/log.h"
 #include "framework/core/parallel.h"
 #include "framework/core/printable.h"
@@ -167,6 +166,11 @@ void report_reading(const ReadSummary& summary, const char* empty_are) {
   if (summary.ignored.characters > 0)
     log_warn("{} characters of {} sequences are none of the tokenizer's and were left out; check the input",
              summary.ignored.characters, summary.ignored.documents);
+  if (summary.longer > 0)
+    log_warn(
+        "{} sequences have more tokens than the documents of training (data.sequence_length), which truncates them; "
+        "their predictions use all tokens",
+        summary.longer);
   if (summary.untrained_mutations > 0)
     log_warn(
         "{} mutations are from or to tokens that training left out of its loss (data.ignore_tokens), and have "
@@ -182,6 +186,11 @@ void report_reading(const ReadSummary& summary, const char* empty_are) {
         "{} scored tokens of {} sequences are among those that training left out of its loss (data.ignore_tokens), "
         "and have arbitrary scores",
         summary.untrained.characters, summary.untrained.documents);
+}
+
+void print_throughput(const std::filesystem::path& output, const ReadSummary& summary, Clock::time_point start) {
+  fmt::print("{}: {} sequences, {} tokens; {:.0f} tokens/s\n", output.string(), summary.sequences, summary.tokens,
+             static_cast<double>(summary.tokens) / std::max(seconds_since(start), 1e-9));
 }
 
 }  // namespace furlong::command_line

@@ -1,5 +1,5 @@
 #pragma once
-// The options that furlong embed and furlong score share: the model, and how sequences are read.
+// What furlong embed, furlong score and furlong predict share: the model, and how sequences are read.
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -7,6 +7,7 @@
 
 #include "cli/command_line.h"
 #include "evaluation/sequences/sequence_reader.h"
+#include "framework/core/clock.h"
 #include "trainers/model/model.h"
 
 namespace furlong::command_line {
@@ -46,5 +47,7 @@ class SequenceProgress {
 
 /// Logs what of the input was empty or unknown. `empty_are`: what the output has instead of empty sequences.
 void report_reading(const ReadSummary& summary, const char* empty_are = "left out");
+/// Prints how many sequences of the input `output` has, and the tokens per second since `start`.
+void print_throughput(const std::filesystem::path& output, const ReadSummary& summary, Clock::time_point start);
 
 }  // namespace furlong::command_line

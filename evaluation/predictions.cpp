@@ -31,13 +31,6 @@ double softmax_of(std::span<double> logits, std::size_t label) {
   return log_probability;
 }
 
-bool writes_json_lines(const std::filesystem::path& path) {
-  const std::string extension = path.extension().string();
-  if (extension != ".tsv" && extension != ".jsonl")
-    throw UserError("--predictions: {} has the extension '{}'; expected .tsv or .jsonl", path.string(), extension);
-  return extension == ".jsonl";
-}
-
 /// Returns the shortest decimal that is this float32: 0.1, not 0.10000000149.
 double shortest_decimal(float number) {
   const std::string text = fmt::to_string(number);
@@ -71,6 +64,23 @@ std::vector<std::string> columns_of(const Json& row) {
 std::string cell_of(const Json& value) {
   if (value.is_string()) return foreign::single_line(value.get<std::string>());
   return value.is_number_float() ? tsv_number(value.get<double>()) : json_line(value);
+}
+
+void add_class(Json& row, const std::vector<std::string>& labels, std::span<const double> probabilities) {
+  row["predicted"] = labels[static_cast<std::size_t>(std::max_element(probabilities.begin(), probabilities.end()) -
+                                                     probabilities.begin())];
+  row["probabilities"] = by_label(labels, probabilities);
+}
+
+void add_set(Json& row, const std::vector<std::string>& labels, std::span<const double> logits) {
+  Json predicted = Json::array();
+  std::vector<double> probabilities;
+  for (std::size_t k = 0; k < labels.size(); ++k) {
+    if (logits[k] > 0) predicted.push_back(labels[k]);
+    probabilities.push_back(1 / (1 + std::exp(-logits[k])));
+  }
+  row["predicted"] = predicted;
+  row["probabilities"] = by_label(labels, probabilities);
 }
 
 }  // namespace
@@ -109,26 +119,67 @@ LabelPredictions predict_labels(Model& model, const BatchSource& source, std::in
   return result;
 }
 
+bool writes_json_lines(const std::filesystem::path& path, std::string_view option) {
+  const std::string extension = path.extension().string();
+  if (extension != ".tsv" && extension != ".jsonl")
+    throw UserError("{}: {} has the extension '{}'; expected .tsv or .jsonl", option, path.string(), extension);
+  return extension == ".jsonl";
+}
+
+void PredictionRows::write(const Json& row) {
+  if (json_lines_) return put(json_line(row));
+  if (!std::exchange(begun_, true)) put(fmt::format("{}", fmt::join(columns_of(row), "\t")));
+  std::vector<std::string> cells;
+  for (const auto& [key, value] : row.items()) {
+    if (value.is_object()) {
+      for (const Json& one : value) cells.push_back(cell_of(one));
+    } else {
+      cells.push_back(cell_of(value));
+    }
+  }
+  put(fmt::format("{}", fmt::join(cells, "\t")));
+}
+
+void PredictionRows::put(std::string_view line) {
+  buffer_ += line;
+  buffer_ += '\n';
+  if (buffer_.size() >= 1 << 16) finish();
+}
+
+void PredictionRows::finish() {
+  write_(buffer_);
+  buffer_.clear();
+}
+
+void add_prediction(Json& row, const Vocabulary& vocabulary, LabelKind kind, std::span<double> logits) {
+  const std::vector<std::string>& labels = vocabulary.labels();
+  require(logits.size() == labels.size(), "{} logits of {} labels", logits.size(), labels.size());
+  if (kind == LabelKind::sets) return add_set(row, labels, logits);
+  if (kind == LabelKind::numbers) {
+    for (std::size_t k = 0; k < logits.size(); ++k) {
+      const LabelScale& scale = vocabulary.label_scales()[k];
+      logits[k] = scale.mean + scale.scale * logits[k];
+    }
+    row["predicted"] = by_label(labels, logits);
+    return;
+  }
+  softmax_of(logits, 0);
+  add_class(row, labels, logits);
+}
+
 PredictionFile::PredictionFile(const std::filesystem::path& path, std::vector<std::uint64_t> documents)
-    : json_lines_(writes_json_lines(path)), documents_(std::move(documents)), file_(path) {}
+    : rows_(writes_json_lines(path, "--predictions"), [this](std::string_view text) { file_.write(text); }),
+      documents_(std::move(documents)),
+      file_(path) {}
+
+void PredictionFile::commit() {
+  rows_.finish();
+  file_.commit();
+}
 
 Json PredictionFile::row_of(std::uint64_t sample) const {
   require(sample < documents_.size(), "sample {} of {}", sample, documents_.size());
   return {{"sample", sample + 1}, {"document", documents_[sample] + 1}};
-}
-
-void PredictionFile::write(const Json& row) {
-  if (json_lines_) return file_.write(json_line(row) + "\n");
-  if (!std::exchange(begun_, true)) file_.write(fmt::format("{}\n", fmt::join(columns_of(row), "\t")));
-  std::string line;
-  for (const auto& [key, value] : row.items()) {
-    if (!value.is_object()) {
-      line += (line.empty() ? "" : "\t") + cell_of(value);
-      continue;
-    }
-    for (const Json& one : value) line += "\t" + cell_of(one);
-  }
-  file_.write(line + "\n");
 }
 
 void PredictionFile::write_labels(const ClassScores& classes, const std::vector<std::string>& labels) {
@@ -137,9 +188,8 @@ void PredictionFile::write_labels(const ClassScores& classes, const std::vector<
     const auto probabilities = std::span(classes.scores).subspan(sample * labels.size(), labels.size());
     Json row = row_of(sample);
     row["label"] = labels[at(classes.labels[sample])];
-    row["predicted"] = labels[at(classes.predicted(sample))];
-    row["probabilities"] = by_label(labels, probabilities);
-    write(row);
+    add_class(row, labels, probabilities);
+    rows_.write(row);
   }
 }
 
@@ -155,7 +205,7 @@ void PredictionFile::write_numbers(std::span<const double> predicted, std::span<
     std::transform(of_document.begin(), of_document.end(), given.begin(), shortest_decimal);
     row["label"] = by_label(labels, given);
     row["predicted"] = by_label(labels, predicted.subspan(sample * width, width));
-    write(row);
+    rows_.write(row);
   }
 }
 
@@ -163,20 +213,15 @@ void PredictionFile::write_sets(std::span<const double> logits, std::span<const 
                                 const std::vector<std::string>& labels) {
   require(logits.size() == targets.size(), "{} logits of {} targets", logits.size(), targets.size());
   const std::size_t width = labels.size();
-  std::vector<double> probabilities(width);
   for (std::size_t sample = 0; sample < targets.size() / width; ++sample) {
-    Json given = Json::array(), predicted = Json::array();
+    Json given = Json::array();
     for (std::size_t k = 0; k < width; ++k) {
-      const double logit = logits[sample * width + k];
       if (targets[sample * width + k] > 0.5) given.push_back(labels[k]);
-      if (logit > 0) predicted.push_back(labels[k]);
-      probabilities[k] = 1 / (1 + std::exp(-logit));
     }
     Json row = row_of(sample);
     row["label"] = given;
-    row["predicted"] = predicted;
-    row["probabilities"] = by_label(labels, probabilities);
-    write(row);
+    add_set(row, labels, logits.subspan(sample * width, width));
+    rows_.write(row);
   }
 }
 
@@ -189,15 +234,11 @@ void PredictionFile::write_token_labels(std::uint64_t first, const Batch& batch,
   const std::size_t n = at(batch.n), front = vocabulary.tokenizer() ? vocabulary.frame_front().size() : 0;
   for (std::size_t i = 0; i < batch.targets.size(); ++i) {
     if (batch.targets[i] == ignored_target) continue;
-    const auto row = std::span(logits).subspan(i * labels.size(), labels.size());
-    softmax_of(row, at(batch.targets[i]));
-    const auto largest = static_cast<std::size_t>(std::max_element(row.begin(), row.end()) - row.begin());
-    Json line = row_of(first + i / n);
-    line["position"] = i % n - front + 1;
-    line["label"] = labels[at(batch.targets[i])];
-    line["predicted"] = labels[largest];
-    line["probabilities"] = by_label(labels, row);
-    write(line);
+    Json row = row_of(first + i / n);
+    row["position"] = i % n - front + 1;
+    row["label"] = labels[at(batch.targets[i])];
+    add_prediction(row, vocabulary, LabelKind::tokens, std::span(logits).subspan(i * labels.size(), labels.size()));
+    rows_.write(row);
   }
 }
 
@@ -212,10 +253,10 @@ void PredictionFile::write_rows(std::uint64_t first, const Batch& batch, const s
     }
     if (targets == 0) continue;
     const double loss = sum / static_cast<double>(targets);
-    write({{"row", first + static_cast<std::uint64_t>(row) + 1},
-           {"targets", targets},
-           {"loss", loss},
-           {"perplexity", std::exp(loss)}});
+    rows_.write({{"row", first + static_cast<std::uint64_t>(row) + 1},
+                 {"targets", targets},
+                 {"loss", loss},
+                 {"perplexity", std::exp(loss)}});
   }
 }
 

@@ -211,7 +211,9 @@ class Scorer : public SequenceWork {
 
 SequenceFrame scoring_frame(const Model& model, const std::string& start) {
   if (model.settings.objective.learns_labels())
-    throw UserError("this model learns labels and gives tokens no probabilities; expected one that predicts tokens");
+    throw UserError(
+        "this model learns labels and gives tokens no probabilities; expected one that predicts tokens, or use furlong "
+        "predict");
   require_output_layer(model.settings, "score");
   if (model.encoder && !model.vocabulary.mask_id())
     throw UserError(

@@ -64,7 +64,7 @@ ForwardPass::ForwardPass(Model& model, std::optional<std::int64_t> blocks)
   context_.blocks_to_run = blocks;
 }
 
-Tensor ForwardPass::hidden(const std::vector<std::span<const std::int32_t>>& rows) {
+Tensor ForwardPass::padded(const std::vector<std::span<const std::int32_t>>& rows) {
   std::size_t n = 0;
   for (const auto& row : rows) n = std::max(n, row.size());
   std::vector<std::int32_t> tokens(rows.size() * n), mask(rows.size() * n);
@@ -74,11 +74,19 @@ Tensor ForwardPass::hidden(const std::vector<std::span<const std::int32_t>>& row
   }
   const Device device = model_.store->device();
   const Shape shape{std::ssize(rows), static_cast<std::int64_t>(n)};
-  const Tensor input = Tensor::from(tokens, shape, device);
   // In decoders, tokens do not attend to the padding, which follows them.
-  if (model_.decoder) return model_.decoder->hidden(context_, input).value();
-  context_.attention_mask.keys = Tensor::from(mask, shape, device);
-  return model_.encoder->hidden(context_, input).value();
+  if (model_.encoder) context_.attention_mask.keys = Tensor::from(mask, shape, device);
+  return Tensor::from(tokens, shape, device);
+}
+
+Tensor ForwardPass::hidden(const std::vector<std::span<const std::int32_t>>& rows) {
+  const Tensor input = padded(rows);
+  return (model_.decoder ? model_.decoder->hidden(context_, input) : model_.encoder->hidden(context_, input)).value();
+}
+
+std::vector<double> ForwardPass::label_logits(const std::vector<std::span<const std::int32_t>>& rows) {
+  const Tensor input = padded(rows);
+  return doubles_of(model_.encoder->label_logits(context_, input));
 }
 
 Tensor ForwardPass::extend(std::span<const std::int32_t> tokens, layers::GenerationState& state) {

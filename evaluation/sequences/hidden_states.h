@@ -1,5 +1,5 @@
 #pragma once
-// Hidden states of sequences: batches of short ones, and long ones in pieces.
+// Hidden states and labels of sequences: batches of short ones, and long ones in pieces.
 #include <optional>
 #include <span>
 #include <vector>
@@ -31,6 +31,9 @@ class ForwardPass {
 
   /// Final hidden states [rows, n, d_model] of rows of tokens, padded behind to the longest, n; padding is masked.
   Tensor hidden(const std::vector<std::span<const std::int32_t>>& rows);
+  /// Logits of labels, [rows, labels], or [rows, n, labels] of labels of tokens, of rows as in hidden(); only encoders
+  /// that learn labels.
+  std::vector<double> label_logits(const std::vector<std::span<const std::int32_t>>& rows);
   /// Hidden states [1, n, d_model] of tokens that follow those in `state`.
   Tensor extend(std::span<const std::int32_t> tokens, layers::GenerationState& state);
   /// Rows of `hidden`, [..., d_model], counted over all its dimensions but the last: [indices, d_model].
@@ -39,6 +42,9 @@ class ForwardPass {
   std::vector<double> log_probabilities(const Tensor& states, const std::vector<std::int32_t>& targets);
 
  private:
+  /// Returns rows on the device, padded to [rows, n]; encoders: and masks the padding.
+  Tensor padded(const std::vector<std::span<const std::int32_t>>& rows);
+
   Model& model_;
   Tape tape_;
   Tape::NoGradient guard_;

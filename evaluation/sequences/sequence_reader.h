@@ -1,6 +1,6 @@
 #pragma once
-// Sequences out of text, FASTA, tables and JSON lines, as a model wants them: what furlong embed and furlong score
-// read.
+// Sequences out of text, FASTA, tables and JSON lines, as a model wants them: what furlong embed, furlong score
+// and furlong predict read.
 #include <functional>
 #include <span>
 #include <string>
@@ -69,6 +69,7 @@ struct ReadSummary {
   TextCount ignored;            ///< characters that a tokenizer leaves out
   TextCount untrained;          ///< scored tokens that training left out of its loss; only score() counts them
   std::uint64_t untrained_mutations = 0;  ///< from or to such tokens; only score_mutations() counts them
+  std::uint64_t longer = 0;               ///< sequences that training would truncate; only predict() counts them
   std::uint64_t first_mutations = 0;      ///< of a first token without probability; only score_mutations() counts them
 };
 

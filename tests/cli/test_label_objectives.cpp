@@ -44,6 +44,7 @@ class LabelObjectivesProgramTest : public testing::WithProgram {
     }
     file("stability.csv", table);
     file("function.jsonl", lines);
+    file("variants.csv", table);
     file("proteins.fasta", fasta);
     file("structure.fasta", structure);
     file("encoder.yaml", R"(data:
@@ -119,6 +120,48 @@ log:
     }
     EXPECT_NEAR(static_cast<double>(right) / static_cast<double>(rows.size()), tokens["accuracy"], 1e-12);
   }
+  /// Runs the page's lines of furlong predict on the texts of the datasets, and expects the predictions of evaluate.
+  void expect_predictions_of_sequences() const {
+    const auto lines = example_of("labels.md", "sh", 1);
+    ASSERT_EQ(lines.size(), 3u);
+    std::vector<std::string> printed;
+    for (const std::string& line : lines) printed.push_back(run_line(line));
+    EXPECT_THAT(printed[0], HasSubstr("variants.tsv: 160 sequences, "));
+    EXPECT_THAT(content(path("variants.tsv")), ::testing::StartsWith("id\tpredicted_tm\tpredicted_activity\n0\t"));
+    EXPECT_THAT(printed[2], ::testing::StartsWith("id\tposition\ttoken\tpredicted\tprobability_"));
+    const std::string numbers = run_line(
+        "furlong predict runs/stability variants.csv --text-field sequence --id-field id --json --batch-tokens 64");
+    expect_same_predictions("stability", parsed(numbers), "", 1e-4);  // of 40 to 60 in float32
+    expect_same_predictions("function", parsed(content(path("function_predicted.jsonl"))), "P", 1e-5);
+    std::vector<Json> second_to_last;  // the first residue has no label in the dataset
+    for (const Json& row : parsed(run_line("furlong predict runs/structure proteins.fasta --json")))
+      if (row["position"] > 1) second_to_last.push_back(row);
+    expect_same_predictions("structure", second_to_last, "P", 1e-5);
+  }
+  static std::vector<Json> parsed(const std::string& lines) {
+    std::istringstream text(lines);
+    std::vector<Json> rows;
+    for (std::string line; std::getline(text, line);) rows.push_back(Json::parse(line));
+    return rows;
+  }
+  /// `rows` have ids <prefix>0, <prefix>1, ..., equally many of each of the dataset's 160 documents.
+  void expect_same_predictions(const std::string& run, const std::vector<Json>& rows, const std::string& prefix,
+                               double tolerance) const {
+    ASSERT_EQ(rows.size() % 160, 0u);
+    for (const Json& expected : predictions(run)) {
+      const auto document = expected["document"].get<std::size_t>() - 1;
+      const std::size_t place = expected.contains("position") ? expected["position"].get<std::size_t>() - 2 : 0;
+      const Json& found = rows.at(document * (rows.size() / 160) + place);
+      EXPECT_EQ(found.at("id"), fmt::format("{}{}", prefix, document));
+      const char* values = expected.contains("probabilities") ? "probabilities" : "predicted";
+      ASSERT_GT(expected[values].size(), 0u);
+      for (const auto& [label, value] : expected[values].items())
+        EXPECT_NEAR(found.at(values).at(label).get<double>(), value.get<double>(), tolerance);
+      if (expected.contains("probabilities")) {
+        EXPECT_EQ(found.at("predicted"), expected["predicted"]);
+      }
+    }
+  }
   /// Runs a line of the page in the test's folder and returns what it prints.
   std::string run_line(const std::string& line) const {
     const std::string command = fmt::format("cd '{}' && furlong() {{ '{}' \"$@\"; }} && {} >stdout 2>stderr",
@@ -159,6 +202,7 @@ TEST_F(LabelObjectivesProgramTest, ExamplesOfThePageRun) {
   EXPECT_THAT(text.out, HasSubstr("  rmse           "));
   EXPECT_THAT(text.out, HasSubstr("  label           pearson   spearman       rmse\n  tm "));
   expect_predictions(numbers, sets, tokens);
+  expect_predictions_of_sequences();
 }
 
 TEST_F(LabelObjectivesProgramTest, StartsFromPretrainedWeights) {

@@ -81,6 +81,36 @@ TEST_F(LabeledProgramTest, PrepareTrainAndEvaluate) {
   EXPECT_EQ(other.status, 2);
   EXPECT_THAT(other.err,
               HasSubstr("vocabulary (bytes, labels bad, good) differs from the model's (bytes, labels good, bad)"));
+  ASSERT_EQ(furlong({"prepare", "text", file("plain.txt", std::string(2000, 'a')), "-o", path("plain.h5")}).status, 0);
+  const Finished plain = furlong({"evaluate", path("run"), "--data", path("plain.h5")});
+  EXPECT_EQ(plain.status, 2);
+  EXPECT_THAT(plain.err, HasSubstr("furlong predict applies this model to sequences without labels"));
+}
+
+TEST_F(LabeledProgramTest, PredictsTextsWithoutLabels) {
+  ASSERT_EQ(prepare({}).status, 0);
+  const Finished trained = furlong({"train", config(), "--run-dir", path("run"), "--set", "trainer.max_steps=3"});
+  ASSERT_EQ(trained.status, 0) << trained.err;
+  const std::vector<std::string> command{"predict",    path("run"), path("reviews.csv"), "--text-field", "review",
+                                         "--id-field", "id"};
+  const auto with = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> all = command;
+    all.insert(all.end(), more.begin(), more.end());
+    return furlong(all);
+  };
+  const Finished printed = with({}), lines = with({"--json"}), table = with({"-o", path("new.tsv")});
+  ASSERT_EQ(printed.status, 0) << printed.err;
+  EXPECT_THAT(printed.out, ::testing::StartsWith("id\tpredicted\tprobability_good\tprobability_bad\n0\t"));
+  EXPECT_EQ(std::count(printed.out.begin(), printed.out.end(), '\n'), 121);
+  // Of more than 12 bytes with the document token: those with a number of two digits.
+  EXPECT_THAT(printed.err, HasSubstr("100 sequences have more tokens than the documents of training"));
+  EXPECT_THAT(table.out, HasSubstr("new.tsv: 120 sequences, "));
+  EXPECT_EQ(content(path("new.tsv")), printed.out);
+  ASSERT_EQ(with({"-o", path("new.jsonl")}).status, 0);
+  EXPECT_EQ(content(path("new.jsonl")), lines.out);
+  const Json last = Json::parse(lines.out.substr(lines.out.rfind('\n', lines.out.size() - 2) + 1));
+  EXPECT_EQ(last["id"], "119");
+  EXPECT_NEAR(last["probabilities"]["good"].get<double>() + last["probabilities"]["bad"].get<double>(), 1, 1e-12);
 }
 
 TEST_F(LabeledProgramTest, WritesPredictionsAndIntervals) {

@@ -1,4 +1,4 @@
-// furlong embed and furlong score as their pages show them, and what they refuse.
+// furlong embed and furlong score as their pages show them, and what they and furlong predict refuse.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
@@ -145,12 +145,18 @@ TEST_F(SequencesProgramTest, InvalidInputIsAUserErrorAndNothingIsHalfWritten) {
   expect_user_error(furlong({"score", model, good, "--mutations", file("mac.txt", "K2R\rL4A\r")}),
                     {"mac.txt:1: found a carriage return inside a line"});
   expect_user_error(furlong({"embed", model, good, "-o", path("out.h5"), "--layer", "3"}), {"--layer: 3"});
+  for (const char* out : {"out.tsv", "out.jsonl"})
+    expect_user_error(furlong({"predict", model, good, "-o", path(out)}), {"predicts tokens, not labels"});
+  expect_user_error(furlong({"predict", model, good}), {"predicts tokens, not labels"});
+  expect_user_error(furlong({"predict", model, good, "-o", path("out.json")}), {"out.json", ".tsv or .jsonl"});
+  expect_user_error(furlong({"predict", model, path("in.tsv"), "-o", path("in.tsv")}), {"both input and output"});
+  expect_user_error(furlong({"predict", model, good, "-o", path("out.tsv"), "--json"}), {"--json"});
   for (const auto& entry : std::filesystem::directory_iterator(folder_))
     EXPECT_THAT(entry.path().filename().string(), ::testing::Not(HasSubstr("out."))) << "a file that is not whole";
 }
 
 TEST_F(SequencesProgramTest, HelpFitsIn80Columns) {
-  for (const char* command : {"embed", "score"}) {
+  for (const char* command : {"embed", "score", "predict"}) {
     std::istringstream lines(furlong({command, "--help"}).out);
     int examples = 0;
     for (std::string line; std::getline(lines, line);) {

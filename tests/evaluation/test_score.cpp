@@ -351,7 +351,8 @@ TEST_F(ScoreTest, InvalidMutationsAreErrorsWithTheirLine) {
 TEST_F(ScoreTest, ModelsWithoutProbabilitiesOfTokensAreRefused) {
   Model labels = sequence_model(Vocabulary::protein().with_labels({"no", "yes"}),
                                 {"model.architecture=encoder", "objective.name=classification"});
-  EXPECT_THAT(message_of<UserError>([&] { scores(labels, file("a.txt", "MKV\n")); }), HasSubstr("learns labels"));
+  EXPECT_THAT(message_of<UserError>([&] { scores(labels, file("a.txt", "MKV\n")); }),
+              ::testing::AllOf(HasSubstr("learns labels"), HasSubstr("furlong predict")));
   Model headless = sequence_model(Vocabulary::protein(), with(testing::encoder, {"model.prediction_head=none"}));
   EXPECT_THAT(message_of<UserError>([&] { mutations(headless, "MKV", "K2R\n"); }), HasSubstr("prediction_head"));
 }
