@@ -348,7 +348,7 @@ TEST(Overrides, AKeyWithoutItsSectionIsNamedWhole) {
 
 TEST(Overrides, AttentionsHaveOtherNamesInTheLiterature) {
   const auto refusal = [](const std::string& override_text) {
-    return message_of<UserError>([&] { from("", {"model.attention." + override_text}); });
+    return message_of<UserError>([&] { from("", {"model.n_layers=2", "model.attention." + override_text}); });
   };
   for (const char* name : {"performer", "Performer", "favor+", "favor"})
     EXPECT_THAT(refusal(std::string("mechanism=") + name),
