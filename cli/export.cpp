@@ -36,7 +36,7 @@ void run(const ExportArguments& options) {
   } else {
     fmt::print("  load it in transformers with from_pretrained(\"{}\", trust_remote_code=True)\n",
                options.directory.string());
-    fmt::print("  the classes of transformers cannot compute it: {}\n", report.reason);
+    fmt::print("  written with its code: {}\n", report.reason);
   }
   if (!report.tokenizer_obstacle.empty())
     fmt::print("  AutoTokenizer does not give its ids: {}; furlong tokenize does\n", report.tokenizer_obstacle);

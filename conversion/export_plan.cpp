@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "conversion/performer_directory.h"
 #include "conversion/transformers_model.h"
@@ -14,7 +15,18 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr const char* attention_reason = "model.attention is not softmax over all visible tokens";
+constexpr const char* attention_reason =
+    "classes of transformers have softmax attention, and model.attention is not softmax over all visible tokens";
+
+/// Returns why no family has a class for the model, whatever its keys under `model`; empty if one may have.
+std::string common_reason(const Settings& settings) {
+  if (layers::first_mechanism(settings.model.attention, &layers::MechanismInfo::is_softmax, false))
+    return attention_reason;
+  if (!settings.objective.learns_labels()) return {};
+  if (settings.objective.label_kind() == LabelKind::tokens)
+    return "furlong export writes heads for labels with code only";
+  return "classifiers of transformers have a dense layer before the output layer, and Furlong's label head has none";
+}
 
 /// Keys of config.json that describe positions and windows. Versions of transformers have different ones, so those of
 /// the original may contradict the exported ones.
@@ -44,20 +56,22 @@ layers::ModelConfig computation_settings(const Settings& settings, std::int64_t 
   return model;
 }
 
-/// Describes the first model key that differs, with both values; empty if none differs.
-std::string first_difference(const layers::ModelConfig& wanted, const layers::ModelConfig& found) {
+/// Describes the model keys that differ, with both values.
+std::vector<std::string> differences_between(const layers::ModelConfig& wanted, const layers::ModelConfig& found) {
   Settings a, b;
   a.model = wanted;
   b.model = found;
+  std::vector<std::string> all;
   const config::Table first = settings_table(a), second = settings_table(b);
   for (const config::Key& key : first.keys()) {
     const config::Value other = second.find(key.path())->get();
-    if (key.get() != other && key.section() == "model.attention") return attention_reason;
-    if (key.get() != other)
-      return fmt::format("{} is {}, and in that family it would be {}", key.path(), config::to_text(key.get()),
-                         config::to_text(other));
+    if (key.get() == other) continue;
+    all.push_back(key.section() == "model.attention"
+                      ? attention_reason
+                      : fmt::format("{} is {}, and in that family it would be {}", key.path(),
+                                    config::to_text(key.get()), config::to_text(other)));
   }
-  return {};
+  return all;
 }
 
 class Planner {
@@ -74,25 +88,31 @@ class Planner {
       plan.config = performer_config(model_, origin_);
       return plan;
     }
-    std::vector<std::pair<std::string, std::string>> reasons;  // with the families they apply to
-    for (const Architecture& architecture : architectures()) {
-      ExportPlan plan = plan_as(architecture, default_naming(architecture));
-      if (plan.for_hugging_face) return plan;
-      const auto same =
-          std::find_if(reasons.begin(), reasons.end(), [&](const auto& known) { return known.first == plan.reason; });
-      if (same == reasons.end())
-        reasons.emplace_back(plan.reason, architecture.model_type);
-      else
-        same->second += std::string(", ") + architecture.model_type;
-    }
     ExportPlan plan;
-    for (const auto& [reason, families] : reasons)
-      plan.reason += fmt::format("{}{}: {}", plan.reason.empty() ? "" : "; ", families, reason);
+    plan.reason = common_reason(model_.settings);
+    if (plan.reason.empty()) plan = plan_as_closest();
+    if (plan.for_hugging_face) return plan;
     plan.config = performer_config(model_, origin_);
     return plan;
   }
 
  private:
+  /// Returns the plan for the first family that fits. If none does, gives the reason of the one with the fewest
+  /// differing keys.
+  ExportPlan plan_as_closest() const {
+    ExportPlan closest;
+    std::optional<std::size_t> least;
+    for (const Architecture& architecture : architectures()) {
+      std::size_t differences = 0;
+      const ExportPlan plan = plan_as(architecture, default_naming(architecture), &differences);
+      if (plan.for_hugging_face) return plan;
+      if (least && differences >= *least) continue;
+      least = differences;
+      closest.reason = fmt::format("{}, the closest class of transformers: {}", architecture.model_type, plan.reason);
+    }
+    return closest;
+  }
+
   bool has_head() const { return model_.settings.model.prediction_head != layers::PredictionHead::none; }
 
   /// Returns the family's usual naming scheme.
@@ -110,22 +130,25 @@ class Planner {
   }
 
   /// Writes the settings as the family's config and reads them back. A difference means that the family cannot express
-  /// the model.
-  ExportPlan plan_as(const Architecture& architecture, const TensorNaming& naming) const {
+  /// the model. `differences`: the number of keys that differ; if the family cannot be tried, above that of all keys.
+  ExportPlan plan_as(const Architecture& architecture, const TensorNaming& naming,
+                     std::size_t* differences = nullptr) const {
     ExportPlan plan{&architecture, naming, false, {}, architecture.config(wanted_), {}};
     const std::string type = architecture.model_type;
-    if (model_.settings.objective.learns_labels())
-      plan.reason = "no head for labels";
-    else if (layers::first_mechanism(wanted_.attention, &layers::MechanismInfo::is_softmax, false))
-      plan.reason = attention_reason;
-    else if (plan.config.contains("type_vocab_size") && wanted_.architecture == layers::Architecture::decoder)
+    plan.reason = common_reason(model_.settings);
+    if (!plan.reason.empty()) return plan;
+    if (plan.config.contains("type_vocab_size") && wanted_.architecture == layers::Architecture::decoder)
       plan.reason = "model.architecture is decoder, and in that family it would be encoder";
     else if (plan.config.contains("type_vocab_size") && wanted_.n_segments == 0)
       plan.reason = "the model has no token types (model.n_segments is 0)";
+    if (differences) *differences = std::numeric_limits<std::size_t>::max();
     if (!plan.reason.empty()) return plan;
     try {
       const Settings back = complete_settings(architecture.settings(ForeignConfig(plan.config, type), naming), type);
-      plan.reason = first_difference(wanted_, computation_settings(back, back.model.vocabulary_size));
+      const std::vector<std::string> all =
+          differences_between(wanted_, computation_settings(back, back.model.vocabulary_size));
+      if (differences) *differences = all.size();
+      if (!all.empty()) plan.reason = all.front();
       if (plan.reason.empty() && !origin_) plan.reason = unmet_requirement(architecture);
     } catch (const UserError& error) {
       plan.reason = error.what();

@@ -22,7 +22,7 @@ struct ExportPlan {
 
 /// Returns the plan for a model. A family is chosen if its config.json, read back, gives the same computation, and if
 /// transformers loads it; `origin` is that of an imported model, whose family alone is tried. Otherwise `reason` says
-/// why no family fits.
+/// why no family fits: what their classes lack, or what differs in the closest one.
 ExportPlan export_plan(const Model& model, const std::optional<Origin>& origin);
 
 }  // namespace furlong

@@ -108,8 +108,11 @@ void check_report(const TensorReport& report, const TensorFile& file, const std:
                   const ImportOptions& options) {
   if (report.is_faultless(options.allow_missing, options.allow_unexpected)) return;
   if (options.on_fault) options.on_fault(report);
-  throw UserError("{}: its tensors do not match those that {} describes: {}", file.path(), described_by,
-                  report.faults(options.allow_missing, options.allow_unexpected));
+  // Of heads that Furlong has no parameters for, such as classifiers, the rest of the model is what a user wants.
+  const bool only_unexpected = report.is_faultless(options.allow_missing, true);
+  throw UserError("{}: its tensors do not match those that {} describes: {}{}", file.path(), described_by,
+                  report.faults(options.allow_missing, options.allow_unexpected),
+                  only_unexpected ? "; furlong convert --allow-unexpected imports the model without them" : "");
 }
 
 std::span<float> values_of(const Parameter& parameter) {

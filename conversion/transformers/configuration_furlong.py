@@ -53,7 +53,7 @@ class FurlongConfig(PretrainedConfig):
     """
 
     model_type = "furlong"
-    keys_to_ignore_at_inference = ["past_key_values"]
+    keys_to_ignore_at_inference = ["cache", "past_key_values"]
 
     def __init__(
         self,

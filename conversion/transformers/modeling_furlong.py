@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Optional
 
 import torch
@@ -22,6 +22,9 @@ from .attention_furlong import State, make_mechanism, projection_weight
 from .configuration_furlong import FurlongConfig
 from .features_furlong import rotated
 from .labels_furlong import cross_entropy, label_loss, mean_and_scale, pair_features, pooled
+
+# What outputs call the cache: `cache` in later versions of transformers, which warn of the earlier name.
+CACHE = next(field.name for field in fields(BaseModelOutputWithPast) if field.name in ("cache", "past_key_values"))
 
 VOCABULARY_FILE = "furlong_vocabulary.json"  # what token ids mean to Furlong
 
@@ -43,6 +46,7 @@ class FurlongCache:
     """
 
     is_compileable = False
+    is_linear = (False,)  # generate of 5.24 continues a cache after its tokens unless all layers are linear
 
     def __init__(self, config):
         self.layers = [{} for _ in range(config.num_hidden_layers)]
@@ -267,7 +271,8 @@ class FurlongModel(FurlongPreTrainedModel):
         position_ids=None,
         token_type_ids=None,
         inputs_embeds=None,
-        past_key_values=None,  # FurlongCache
+        past_key_values=None,  # the earlier name of cache
+        cache=None,  # FurlongCache
         use_cache=None,
         output_hidden_states=None,
         return_dict=None,
@@ -280,7 +285,7 @@ class FurlongModel(FurlongPreTrainedModel):
         if attention_mask is not None and attention_mask.dim() != 2:
             raise ValueError(f"attention_mask has {attention_mask.dim()} dimensions; expected 2, [batch, tokens]")
         use_cache = config.causal and not self.training and (config.use_cache if use_cache is None else use_cache)
-        cache = past_key_values
+        cache = past_key_values if cache is None else cache
         if use_cache and not isinstance(cache, FurlongCache):
             cache = FurlongCache(config)
         mask = None if attention_mask is None else attention_mask[:, -n:].bool()
@@ -305,9 +310,7 @@ class FurlongModel(FurlongPreTrainedModel):
         if self.final_norm is not None:
             x = states[-1] = self.final_norm(x)
         wanted = config.output_hidden_states if output_hidden_states is None else output_hidden_states
-        output = BaseModelOutputWithPast(
-            last_hidden_state=x, past_key_values=cache, hidden_states=tuple(states) if wanted else None
-        )
+        output = BaseModelOutputWithPast(x, cache, tuple(states) if wanted else None)
         return output if return_dict is None or return_dict else output.to_tuple()
 
     def tokens(self, x, mask, positions, seen):
@@ -402,15 +405,23 @@ class FurlongForCausalLM(FurlongTokenModel, GenerationMixin):
         outputs = self.model(input_ids, attention_mask, position_ids, token_type_ids, **inputs)
         logits = self.logits(outputs.last_hidden_state[:, -logits_to_keep:])
         loss = None if labels is None else cross_entropy(logits[:, :-1], labels[:, 1:], num_items_in_batch)
-        output = CausalLMOutputWithPast(loss, logits, outputs.past_key_values, outputs.hidden_states)
+        output = CausalLMOutputWithPast(loss, logits, getattr(outputs, CACHE), outputs.hidden_states)
         return output if return_dict is None or return_dict else output.to_tuple()
 
     def prepare_inputs_for_generation(
-        self, input_ids, past_key_values=None, attention_mask=None, inputs_embeds=None, use_cache=None, **kwargs
+        self,
+        input_ids,
+        past_key_values=None,
+        attention_mask=None,
+        inputs_embeds=None,
+        use_cache=None,
+        cache=None,
+        **kwargs,
     ):
         """The tokens that the cache has not seen. Left padding moves positions: the first real token is at 0."""
-        seen = past_key_values.seen if isinstance(past_key_values, FurlongCache) else 0
-        inputs = {"past_key_values": past_key_values, "attention_mask": attention_mask, "use_cache": use_cache}
+        cache = past_key_values if cache is None else cache
+        seen = cache.seen if isinstance(cache, FurlongCache) else 0
+        inputs = {"cache": cache, "attention_mask": attention_mask, "use_cache": use_cache}
         if attention_mask is not None:
             inputs["position_ids"] = (attention_mask.long().cumsum(-1) - 1).clamp(min=0)[:, seen:]
         if inputs_embeds is not None and seen == 0:

@@ -3,6 +3,7 @@
 
 #include "evaluation/analyze/analyze_attention.h"
 #include "framework/config/nearest.h"
+#include "layers/attention/mechanism.h"
 
 namespace furlong {
 namespace {
@@ -25,7 +26,9 @@ ops::FeatureMap map_named(const std::string& name, const std::string& whole, con
     if (name == info.name) return info.map;
     known.emplace_back(info.name);
   }
-  const std::string near = config::nearest(name, known);
+  std::string near = config::nearest(name, known);
+  if (const layers::AttentionName* const known_name = layers::find_attention_name(name)) near = known_name->feature_map;
+  if (name == layers::linear_attention) near = "favor_positive";  // linear attention goes by its feature map here
   throw UserError("{} {}: unknown feature map '{}'{}; expected one of {}", option, whole, name,
                   near.empty() ? "" : fmt::format(", did you mean {}?", near), fmt::join(known, ", "));
 }

@@ -132,6 +132,7 @@ std::vector<Item> parse_items(const Key& key, const YAML::Node& node, const Yaml
 }
 
 std::string choice_hint(const Key& key, const YAML::Node& node) {
+  if (const std::string hint = key.hint_for(node.Scalar()); !hint.empty()) return hint;
   if (key.choices().size() == 1) return "";  // the message names the one choice
   const std::string close = nearest(node.Scalar(), key.choices());
   return close.empty() ? "" : fmt::format("did you mean {}?", close);

@@ -112,6 +112,10 @@ Key& Key::required(std::string alternative) { return required_ = true, alternati
 Key& Key::fields(std::vector<std::string> names) { return fields_ = std::move(names), *this; }
 Key& Key::elsewhere(std::vector<std::string> names) { return names_elsewhere_ = std::move(names), *this; }
 
+Key& Key::choice_hint(std::function<std::string(const std::string&)> hint) {
+  return choice_hint_ = std::move(hint), *this;
+}
+
 Key& Key::like(std::string pattern, std::vector<std::string> forms) {
   pattern_ = std::move(pattern);
   return one_of(std::move(forms));

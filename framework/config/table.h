@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <deque>
 #include <filesystem>
+#include <functional>
 #include <initializer_list>
 #include <limits>
 #include <map>
@@ -110,6 +111,9 @@ class Key {
   Key& or_with(std::string key, std::vector<std::string> values);
   /// Names of this key in other programs. Errors for them suggest this key.
   Key& elsewhere(std::vector<std::string> names);
+  /// Sets a function that returns the end of the error for a text that is no choice, such as a name in the
+  /// literature: "did you mean ...?", or "" for other texts.
+  Key& choice_hint(std::function<std::string(const std::string&)> hint);
 
   const std::string& path() const { return path_; }
   std::string section() const;  ///< the path without its last part: "model.attention"; "" at the top level
@@ -121,6 +125,7 @@ class Key {
   const std::string& pattern() const { return pattern_; }
   const std::vector<Condition>& conditions() const { return conditions_; }
   const std::vector<std::string>& names_elsewhere() const { return names_elsewhere_; }
+  std::string hint_for(const std::string& text) const { return choice_hint_ ? choice_hint_(text) : ""; }
   bool is_required() const { return required_; }
   const std::string& alternative() const { return alternative_; }
   const std::vector<std::string>& field_names() const { return fields_; }
@@ -152,6 +157,7 @@ class Key {
   std::string unit_, meaning_, zero_meaning_, pattern_, alternative_;
   std::vector<std::string> choices_, names_elsewhere_, fields_;
   std::vector<Condition> conditions_;
+  std::function<std::string(const std::string&)> choice_hint_;
   double lowest_ = -std::numeric_limits<double>::infinity(), highest_ = std::numeric_limits<double>::infinity();
   bool lowest_excluded_ = false, highest_excluded_ = false, required_ = false;
 };

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 #include <sstream>
 
 #include "framework/primitives/arithmetic.h"
@@ -45,7 +46,28 @@ const MechanismInfo& mechanism_info(const std::string& name) {
   std::string known;
   for (const MechanismInfo& info : attention_mechanisms())
     known += (known.empty() ? "" : ", ") + std::string(info.name);
-  throw UserError("attention mechanism '{}' is unknown; expected one of {}", name, known);
+  const std::string hint = attention_name_hint(name);
+  throw UserError("attention mechanism '{}' is unknown; expected one of {}{}{}", name, known, hint.empty() ? "" : "; ",
+                  hint);
+}
+
+const AttentionName* find_attention_name(const std::string& name) {
+  static constexpr AttentionName names[] = {
+      {"performer", linear_attention, "favor_positive"}, {"favor", linear_attention, "favor_positive"},
+      {"favor+", linear_attention, "favor_positive"},    {"linear_transformer", linear_attention, "elu1"},
+      {"linear_attention", linear_attention, "elu1"},
+  };
+  std::string wanted = name;
+  for (char& letter : wanted) letter = static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
+  const auto* const found =
+      std::find_if(std::begin(names), std::end(names), [&](const AttentionName& one) { return wanted == one.name; });
+  return found == std::end(names) ? nullptr : found;
+}
+
+std::string attention_name_hint(const std::string& name) {
+  const AttentionName* const found = find_attention_name(name);
+  if (!found) return {};
+  return fmt::format("did you mean mechanism: {} with feature_map: {}?", found->mechanism, found->feature_map);
 }
 
 std::vector<std::string> mechanisms_where(const std::function<bool(const MechanismInfo&)>& wanted) {

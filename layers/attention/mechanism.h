@@ -121,6 +121,17 @@ const MechanismInfo& mechanism_info(const std::string& name);
 /// Returns the names of the mechanisms for which `wanted` returns true.
 std::vector<std::string> mechanisms_where(const std::function<bool(const MechanismInfo&)>& wanted);
 
+/// An attention that the literature knows by a name that is neither a mechanism nor a feature map here.
+struct AttentionName {
+  const char* name;
+  const char* mechanism;
+  const char* feature_map;
+};
+/// Returns the attention with this name, in any letter case, or null.
+const AttentionName* find_attention_name(const std::string& name);
+/// Returns "did you mean mechanism: linear with feature_map: favor_positive?" for such a name, otherwise "".
+std::string attention_name_hint(const std::string& name);
+
 /// Splits an entry of config.layer_mechanisms: one mechanism, or one for each head, separated by spaces.
 std::vector<std::string> mechanisms_in(const std::string& entry);
 /// Returns the mechanisms of one layer: one for each head, or a single one for all heads.

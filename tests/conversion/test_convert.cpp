@@ -67,6 +67,8 @@ TEST(AttentionRequest, ParsesEveryForm) {
   EXPECT_EQ(attention_request("windowed:16").candidate->map, ops::FeatureMap::favor_positive);
   EXPECT_EQ(attention_request("linformer:32").size, 32);
   EXPECT_EQ(attention_request("linformer").size, 0);
+  for (const char* name : {"performer", "linear", "favor+"})
+    EXPECT_THAT(message_of<UserError>([&] { attention_request(name); }), HasSubstr("did you mean favor_positive?"));
 }
 
 TEST(AttentionRequest, RejectsInvalidText) {

@@ -103,7 +103,7 @@ TEST_F(NativeExport, PaddingOfEsmIsNoTokenOfItsInputs) {
 
   exported(esm(), Vocabulary::bytes(true));
   EXPECT_EQ(report_.model_type, "furlong");
-  EXPECT_THAT(report_.reason, HasSubstr("esm: the vocabulary has no padding token"));
+  EXPECT_THAT(report_.reason, HasSubstr("esm, the closest class of transformers: the vocabulary has no padding token"));
 }
 
 // LlamaConfig of transformers 5 rejects such widths, whatever head_dim is; MistralConfig does not.

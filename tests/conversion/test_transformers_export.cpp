@@ -247,6 +247,7 @@ TEST_F(TransformersExport, NamesTheClassOfEachHead) {
   EXPECT_EQ(classes.at("AutoModelForSequenceClassification"), "modeling_furlong.FurlongForSequenceClassification");
   EXPECT_FALSE(classes.contains("AutoModelForMaskedLM"));
   EXPECT_TRUE(tensors().contains("classifier.weight"));
+  EXPECT_THAT(report_.reason, ::testing::StartsWith("classifiers of transformers have a dense layer before"));
   const Json pairs = exported(make([](Settings& s) { encoder(s, Objective::pair_classification); }, labeled));
   EXPECT_EQ(pairs.at("pair_classification"), true);
   EXPECT_EQ(pairs.at("id2label"), Json({{"0", "no"}, {"1", "yes"}}));

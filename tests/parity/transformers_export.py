@@ -4,7 +4,8 @@
 For each of a table of small models, whose weights are random:
   - AutoModel* loads the directory. Its logits in float64 are within 1e-6 of `furlong logits --dtype float64`. In
     float32 the two are within 1e-4, or Furlong's float32 is no farther from float64 than twice PyTorch's.
-  - A decoder generates the same 200 greedy tokens with and without a cache, and from a prompt with left padding.
+  - A decoder generates the same 200 greedy tokens with and without a cache, and from a prompt with left padding; with a
+    cache it computes each token once.
   - Logits are the same in segments of 64 tokens; rows of padding alone and bfloat16 give finite ones.
   - Gradients are the same with gradient checkpointing, and over two batches that Trainer accumulates.
   - `furlong convert` reads the directory back bit for bit.
@@ -18,6 +19,7 @@ Needs torch, transformers (4.46 or later), accelerate, safetensors and h5py.
 
 import argparse
 import json
+import logging
 import os
 import pathlib
 import subprocess
@@ -219,11 +221,19 @@ def label_logits(folder, config, hidden, mask):
     return x
 
 
+def cache_name(model):
+    return sys.modules[type(model).__module__].CACHE
+
+
 def check_generation(model):
     """200 greedy tokens with and without a cache, and after padding on the left."""
     prompt = torch.tensor([[5, 17, 3, 44, 8, 21, 9]])
     options = dict(do_sample=False, max_new_tokens=200, eos_token_id=None, pad_token_id=0)
+    widths = []
+    hook = model.model.blocks[0].register_forward_pre_hook(lambda block, inputs: widths.append(inputs[0].shape[1]))
     cached = model.generate(prompt, attention_mask=torch.ones_like(prompt), use_cache=True, **options)
+    hook.remove()
+    assert widths == [prompt.shape[1]] + [1] * 199, "generation with a cache computes earlier tokens again"
     plain = model.generate(prompt, attention_mask=torch.ones_like(prompt), use_cache=False, **options)
     assert cached.shape[1] == prompt.shape[1] + 200, f"{cached.shape[1]} tokens"
     assert torch.equal(cached, plain), f"{int((cached != plain).sum())} tokens differ without a cache"
@@ -238,6 +248,11 @@ def check_generation(model):
     assert torch.equal(
         beams, model.generate(prompt, attention_mask=mask[:1, 4:], num_beams=3, use_cache=False, **options)
     ), "other beams without a cache"
+    with torch.no_grad():
+        past = model(prompt, use_cache=True)[1]  # of logits and cache
+    options["max_new_tokens"] = 5
+    again = model.generate(cached[:, :12], attention_mask=torch.ones(1, 12), **{cache_name(model): past}, **options)
+    assert torch.equal(again, cached[:, :17]), "other tokens from a given cache"
 
 
 def batch_for(model, config):
@@ -423,6 +438,18 @@ def check(program, name, row, work):
     print(f"; loss {before:.3f} to {after:.3f}; {n} tensors back bit for bit", flush=True)
 
 
+class CacheWarnings(logging.Handler):
+    """Keeps what transformers says of the cache's earlier name."""
+
+    def __init__(self):
+        super().__init__()
+        self.messages = []
+
+    def emit(self, record):
+        if "`past_key_values`/`cache_params`" in record.getMessage():
+            self.messages.append(record.getMessage())
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--furlong", type=pathlib.Path, default=pathlib.Path("build/release/bin/furlong"))
@@ -432,7 +459,9 @@ def main():
     table = model_table()
     only = list(filter(None, arguments.only.split(",")))
     warnings.filterwarnings("ignore", category=FutureWarning)
-    transformers.logging.set_verbosity_error()
+    deprecated = CacheWarnings()
+    transformers.logging.disable_default_handler()
+    transformers.logging.add_handler(deprecated)
     transformers.utils.logging.disable_progress_bar()
     print(f"transformers {transformers.__version__}, torch {torch.__version__}", flush=True)
     failures = []
@@ -443,6 +472,8 @@ def main():
             except Exception as error:  # of any library: the next model is still to be checked
                 print(f"  {name} FAILED: {type(error).__name__}: {error}", flush=True)
                 failures.append(name)
+    if deprecated.messages:
+        sys.exit(f"transformers warns: {deprecated.messages[0]}")
     if failures:
         sys.exit(f"failed: {', '.join(failures)}")
 

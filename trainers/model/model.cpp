@@ -208,6 +208,18 @@ std::optional<fs::path> checkpoint_folder(const fs::path& path) {
   return *stage / "checkpoints";
 }
 
+/// Returns a file of the directory that Hugging Face models have next to config.json; empty if there is none.
+fs::path hugging_face_file(const fs::path& directory) {
+  for (const char* name : {"tokenizer.json", "tokenizer_config.json", "vocab.txt", "vocab.json", "tokenizer.model",
+                           "spiece.model", "model.safetensors.index.json", "pytorch_model.bin"})
+    if (fs::exists(directory / name)) return name;
+  std::error_code unreadable;
+  for (fs::directory_iterator entry(directory, unreadable), end; !unreadable && entry != end;
+       entry.increment(unreadable))
+    if (entry->path().extension() == ".safetensors") return entry->path().filename();
+  return {};
+}
+
 fs::path newest_in(const fs::path& path, const fs::path& folder) {
   if (const auto newest = newest_complete_checkpoint(folder)) return *newest;
   if (fs::exists(path / "config.json"))
@@ -215,6 +227,11 @@ fs::path newest_in(const fs::path& path, const fs::path& folder) {
         "{0}: a Hugging Face directory; expected a run directory or checkpoint; import it: furlong convert "
         "{0} MODEL.h5",
         path.string());
+  if (const fs::path file = hugging_face_file(path); !file.empty())
+    throw UserError(
+        "{}: config.json is missing, which a Hugging Face directory has next to {}; copy it from where the other files "
+        "come from",
+        path.string(), foreign::printable(file.string()));
   throw UserError("{}: no checkpoint found (looked for best.h5 and step_*.h5 in {})", path.string(), folder.string());
 }
 

@@ -1,8 +1,12 @@
 #include "trainers/model/weights.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
+#include <map>
 #include <set>
 
+#include "framework/core/printable.h"
 #include "layers/linear.h"
 #include "trainers/checkpoint/checkpoint_tensors.h"
 #include "trainers/settings/settings.h"
@@ -11,6 +15,47 @@ namespace furlong {
 namespace {
 
 constexpr const char* positions_name = "position_embedding.weight";
+constexpr const char* embedding_name = "token_embedding.weight";
+
+/// Returns whether a tensor belongs to an output layer, over tokens or labels.
+bool is_of_output(const std::string& name) {
+  return name.starts_with("classifier.") || name.starts_with("matching.") || name.starts_with("prediction.") ||
+         name == "output_bias";
+}
+
+/// Returns whether weights fit models with other values of a key under `model`, whatever the checkpoint stores.
+bool never_matters(const std::string& key) {
+  static const std::set<std::string> keys{"model.weights", "model.dropout", "model.dtype", "model.initializer_range",
+                                          "model.attention.chunk_size", "model.attention.redraw_every",
+                                          "model.attention.denominator_guard",
+                                          // Output layers may differ.
+                                          "model.prediction_head", "model.output_bias", "model.tied_embeddings"};
+  return keys.contains(key);
+}
+
+/// Returns whether weights fit models with other values of a key under `model` unless tensors do not: the attention is
+/// what a new run may change, adapters are added, and learned positions are repeated.
+bool matters_with_tensors(const std::string& key) {
+  static const std::set<std::string> keys{"model.max_sequence_length", "model.vocabulary_size",
+                                          "model.lora_rank",           "model.lora_alpha",
+                                          "model.query_key_norm",      "model.rotary_placement"};
+  return keys.contains(key) || key.starts_with("model.attention.");
+}
+
+/// Returns the keys under `model` that differ, with both values. Without `all`, those that always matter.
+std::vector<std::string> differences(Settings there, Settings here, bool all) {
+  const config::Table theirs = settings_table(there, false), ours = settings_table(here, false);
+  std::vector<std::string> found;
+  for (const config::Key& key : theirs.keys()) {
+    const std::string& path = key.path();
+    if (!path.starts_with("model.") || never_matters(path) || (!all && matters_with_tensors(path))) continue;
+    const config::Value now = ours.find(path)->get();
+    // If the key has no effect there, another key, whose value it needs, differs.
+    if (theirs.unmet(key) || key.get() == now) continue;
+    found.push_back(fmt::format("{} is {} there and {} here", path, config::to_text(key.get()), config::to_text(now)));
+  }
+  return found;
+}
 
 void check_vocabulary(const CheckpointReader& checkpoint, const Vocabulary& theirs, const Model& model) {
   const std::string origin = checkpoint.path().string();
@@ -42,7 +87,71 @@ bool same_outputs(const CheckpointReader& checkpoint, const Vocabulary& theirs, 
   return !now.learns_labels() || (before.name == now.name && theirs.labels() == model.vocabulary.labels());
 }
 
+/// Returns whether a parameter repeats the rows of a stored table of learned positions.
+bool has_more_positions(const Parameter& parameter, const std::vector<std::int64_t>& stored) {
+  return parameter.name() == positions_name && stored.size() == 2 && stored[0] > 0 &&
+         stored[0] < parameter.shape()[0] && stored[1] == parameter.shape()[1];
+}
+
+/// Returns whether a parameter gets initial values although the checkpoint has one of its name.
+bool restarts(const Parameter& parameter, bool takes_classifier, bool takes_adapters) {
+  return (!takes_classifier && parameter.name().starts_with("classifier.")) ||
+         (!takes_adapters && layers::is_adapter(parameter.name()));
+}
+
+/// Returns the stored tensors that have no place in the model, or another shape than there; none of output layers that
+/// the model does not take.
+std::vector<std::string> unfit_tensors(const CheckpointReader& checkpoint, const Model& model, bool takes_classifier) {
+  std::map<std::string, const Parameter*> known;
+  for (const Parameter& parameter : model.store->parameters()) known.emplace(parameter.name(), &parameter);
+  std::vector<std::string> unfit;
+  for (const TensorInfo& info : checkpoint.tensors("parameters/")) {
+    const std::string name = info.name.substr(std::string_view("parameters/").size());
+    const auto found = known.find(name);
+    if (found == known.end()) {
+      if (!is_of_output(name)) unfit.push_back(foreign::printable(name));
+      continue;
+    }
+    const Parameter& parameter = *found->second;
+    const bool same =
+        std::equal(info.shape.begin(), info.shape.end(), parameter.shape().begin(), parameter.shape().end());
+    if (!same && !has_more_positions(parameter, info.shape) && !restarts(parameter, takes_classifier, true))
+      unfit.push_back(
+          fmt::format("{} ([{}] there, {} here)", name, fmt::join(info.shape, ", "), parameter.shape().text()));
+  }
+  return unfit;
+}
+
+std::int64_t rows_of_embedding(const CheckpointReader& checkpoint) {
+  const std::string name = std::string("parameters/") + embedding_name;
+  return checkpoint.has(name) && !checkpoint.info(name).shape.empty() ? checkpoint.info(name).shape[0] : 0;
+}
+
 }  // namespace
+
+void check_same_model(const CheckpointReader& checkpoint, const Model& model) {
+  const std::string origin = checkpoint.path().string();
+  const Vocabulary theirs = Vocabulary::from_json(checkpoint.text("vocabulary"), origin);
+  const Settings before = from_checkpoint_text(checkpoint.text("config"), origin + " (config)").settings;
+  if (const auto keys = differences(before, model.settings, false); !keys.empty())
+    throw UserError(
+        "model.weights: {} has another model: {}; set these keys as there, or let furlong finetune take them from it "
+        "(finetune.source: {} with finetune.stages: [task])",
+        origin, config::join(keys, ", "), origin);
+  check_vocabulary(checkpoint, theirs, model);
+  const std::vector<std::string> tensors = unfit_tensors(checkpoint, model, same_outputs(checkpoint, theirs, model));
+  if (tensors.empty()) return;
+  Settings stored = before, present = model.settings;
+  stored.model.vocabulary_size = rows_of_embedding(checkpoint);
+  present.model.vocabulary_size = model.store->find(embedding_name).shape()[0];
+  const auto keys = differences(stored, present, true);
+  throw UserError(
+      "model.weights: {} has {} tensors that this model lacks, or has in another shape: {}{}{}; set these keys as "
+      "there, or change the checkpoint with furlong convert",
+      origin, tensors.size(),
+      config::join({tensors.begin(), tensors.begin() + std::min<std::ptrdiff_t>(3, std::ssize(tensors))}, ", "),
+      keys.empty() ? "" : "; ", config::join(keys, ", "));
+}
 
 WeightsReport initialize_from(const CheckpointReader& checkpoint, Model& model, bool takes_adapters) {
   const Vocabulary theirs = Vocabulary::from_json(checkpoint.text("vocabulary"), checkpoint.path().string());
@@ -54,18 +163,14 @@ WeightsReport initialize_from(const CheckpointReader& checkpoint, Model& model, 
     const std::string ema = "ema/" + parameter.name();
     std::string name = "parameters/" + parameter.name();
     known.insert(name);
-    const bool restarts = (!takes_classifier && parameter.name().starts_with("classifier.")) ||
-                          (!takes_adapters && layers::is_adapter(parameter.name()));
-    if (restarts || !checkpoint.has(name)) {
+    if (restarts(parameter, takes_classifier, takes_adapters) || !checkpoint.has(name)) {
       (checkpoint.has(name) ? report.restarted : report.missing).push_back(parameter.name());
       model.store->draw(model.store->find(parameter.name()), static_cast<std::uint64_t>(model.settings.seed));
       continue;
     }
     if (checkpoint.has(ema)) name = ema;
     const std::vector<std::int64_t>& shape = checkpoint.info(name).shape;
-    const bool fewer_positions = parameter.name() == positions_name && shape.size() == 2 && shape[0] > 0 &&
-                                 shape[0] < parameter.shape()[0] && shape[1] == parameter.shape()[1];
-    if (fewer_positions) {
+    if (has_more_positions(parameter, shape)) {
       repeat_rows(checkpoint, name, shape[0], parameter.master());
       report.positions_before = shape[0];
     } else {

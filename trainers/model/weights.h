@@ -19,6 +19,12 @@ struct WeightsReport {
   std::int64_t positions_before = 0;
 };
 
+/// Checks that a new run can start from the checkpoint: that its model has the same keys under `model`, except for
+/// attention, output layer and adapters, and that each of its tensors has a place in the model, in the same shape.
+/// Exceptions are output layers, and fewer learned positions. Throws UserError that names the keys that differ, with
+/// both values, and UserError if the vocabularies differ, labels aside.
+void check_same_model(const CheckpointReader& checkpoint, const Model& model);
+
 /// Copies parameters and buffers with equal names from the checkpoint into the model; uses the EMA if the checkpoint
 /// has one. If the model has more learned positions than the checkpoint, position p starts from checkpoint position p
 /// modulo their number (Longformer: Beltagy, Peters and Cohan 2020, section 5). Parameters without a counterpart get

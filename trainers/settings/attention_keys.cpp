@@ -50,6 +50,7 @@ void add_attention_keys(config::Table& t, layers::AttentionConfig& a) {
             "definitions and measured errors");
   t.key("model.attention.mechanism", &a.mechanism, "", summaries(layers::attention_mechanisms()))
       .one_of(names(layers::attention_mechanisms()))
+      .choice_hint(layers::attention_name_hint)
       .elsewhere({"attention_type", "attn_type", "kind"});
   t.key("model.attention.layers", &a.layer_mechanisms, "",
         "mechanism of each layer, instead of mechanism: [softmax, linear, ...]; an item may name one mechanism per "
@@ -74,7 +75,8 @@ void add_attention_keys(config::Table& t, layers::AttentionConfig& a) {
               &layers::AttentionConfig::softmax_window)
       .elsewhere({"local_window", "local_window_size"});
   with_features(t.key("model.attention.feature_map", &a.feature_map, "", summaries(ops::feature_maps()))
-                    .one_of(names(ops::feature_maps())))
+                    .one_of(names(ops::feature_maps()))
+                    .choice_hint(layers::attention_name_hint))
       .elsewhere({"kernel", "kernel_fn"});
   with_features(t.key("model.attention.n_features", &a.n_features, "",
                       fmt::format("number m of features of each head, for feature maps with a random projection ({}): "

@@ -156,7 +156,10 @@ void SettingsChecker::mechanisms() const {
 
 void SettingsChecker::known_mechanism(const char* key, const std::string& where, const std::string& name) const {
   const config::Key& known = *table_.find("model.attention.mechanism");
-  if (!known.accepts(name)) citing({key}).fail(fmt::format("{}: found {}; expected {}", where, name, known.expected()));
+  if (known.accepts(name)) return;
+  const std::string hint = known.hint_for(name);
+  citing({key}).fail(
+      fmt::format("{}: found {}; expected {}{}{}", where, name, known.expected(), hint.empty() ? "" : "; ", hint));
 }
 
 // Checks one mechanism per head. Heads that share keys and values must have the same mechanism.

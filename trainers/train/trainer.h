@@ -44,8 +44,8 @@ class Trainer {
   Trainer(const Settings& settings, const Dataset& data, const Device& device,
           std::optional<DType> compute = std::nullopt, const ProcessGroup* group = nullptr, bool draws = true);
 
-  /// Starts a new run from a checkpoint's weights, with zero optimizer moments. Throws UserError if a tensor's name or
-  /// shape does not match the model.
+  /// Starts a new run from a checkpoint's weights, with zero optimizer moments. Throws UserError if they are of another
+  /// model (check_same_model).
   WeightsReport start_from(const CheckpointReader& checkpoint);
 
   /// Takes one optimizer step and blocks until its results are known. `stop_requested`: this rank was asked to stop;

@@ -79,6 +79,7 @@ Optimizer::LastSteps last_optimizer_steps(const CheckpointReader& checkpoint) {
 
 WeightsReport Trainer::start_from(const CheckpointReader& checkpoint) {
   require(steps_ == 0, "Trainer: start_from() after the first step");
+  check_same_model(checkpoint, model_);
   const WeightsReport report = initialize_from(checkpoint, model_);
   origin_ = CheckpointOrigin::read(checkpoint);
   optimizer_.restart_average();

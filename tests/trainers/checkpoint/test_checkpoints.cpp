@@ -306,6 +306,12 @@ TEST_F(CheckpointDirectoryTest, LastStageRepresentsFinetuneRun) {
   EXPECT_EQ(last_stage_of(run), std::nullopt);
   const auto refusal = [&] { return message_of<UserError>([&] { checkpoint_of(run); }); };
   EXPECT_THAT(refusal(), HasSubstr("no checkpoint found"));
+  for (const char* file : {"vocab.txt", "model-00001-of-00002.safetensors"}) {
+    std::ofstream(run / file) << "x";
+    EXPECT_THAT(refusal(),
+                HasSubstr(std::string("config.json is missing, which a Hugging Face directory has next to ") + file));
+    fs::remove(run / file);
+  }
   std::ofstream(run / "config.json") << "{}";
   EXPECT_THAT(refusal(), HasSubstr("a Hugging Face directory; expected a run directory or checkpoint; import it: "));
   fs::remove(run / "config.json");

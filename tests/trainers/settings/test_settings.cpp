@@ -353,5 +353,16 @@ TEST(Overrides, AKeyWithoutItsSectionIsNamedWhole) {
   EXPECT_EQ(hint("model.attention.foo=1").substr(0, 31), "model.attention has mechanism, ");
 }
 
+TEST(Overrides, AttentionsHaveOtherNamesInTheLiterature) {
+  const auto refusal = [](const std::string& override_text) {
+    return message_of<UserError>([&] { from("", {"model.n_layers=2", "model.attention." + override_text}); });
+  };
+  for (const char* name : {"performer", "Performer", "favor+", "favor"})
+    EXPECT_THAT(refusal(std::string("mechanism=") + name),
+                ::testing::EndsWith("; did you mean mechanism: linear with feature_map: favor_positive?"));
+  EXPECT_THAT(refusal("layers=[softmax, performer]"), ::testing::HasSubstr("feature_map: favor_positive?"));
+  EXPECT_THAT(refusal("mechanism=linfromer"), ::testing::EndsWith("; did you mean linformer?"));
+}
+
 }  // namespace
 }  // namespace furlong

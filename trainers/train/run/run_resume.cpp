@@ -122,7 +122,7 @@ void start_from_weights(Trainer& trainer, const fs::path& weights) {
         "starts untrained: {}",
         list(report.restarted));
   if (!report.unused.empty())
-    log_warn("{}: {} tensors are not part of this model and are ignored: {}", path.string(), report.unused.size(),
+    log_info("{} tensors of the output layer there are not part of this model: {}", report.unused.size(),
              list(report.unused));
   if (report.positions_before > 0)
     log_warn("{}: has {} learned positions; the model's later positions repeat them", path.string(),

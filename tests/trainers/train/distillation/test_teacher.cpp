@@ -38,13 +38,32 @@ TEST_F(TeacherTest, RunStartsFromWeights) {
   EXPECT_EQ(one.steps(), 0);
 }
 
-TEST_F(TeacherTest, ReportsUnusedTensors) {
+TEST_F(TeacherTest, RejectsWeightsOfOtherAttention) {
   Trainer other = trainer(linear);
   other.step();
   other.save(path("linear.h5"));
-  Trainer softmax = trainer({});
-  const WeightsReport report = softmax.start_from(CheckpointReader::open(path("linear.h5")));
-  EXPECT_THAT(report.unused, ::testing::ElementsAre("blocks.0.attention.directions", "blocks.1.attention.directions"));
+  const auto refusal = [&](const Overrides& overrides) {
+    return message_of<UserError>([&] { trainer(overrides).start_from(CheckpointReader::open(path("linear.h5"))); });
+  };
+  EXPECT_THAT(refusal({}), AllOf(HasSubstr("linear.h5 has 2 tensors that this model lacks, or has in another shape: "),
+                                 HasSubstr("blocks.0.attention.directions, blocks.1.attention.directions"),
+                                 HasSubstr("model.attention.mechanism is linear there and softmax here"),
+                                 HasSubstr("furlong convert")));
+  EXPECT_THAT(refusal(linear + Overrides{"model.attention.n_features=4"}),
+              HasSubstr("model.attention.n_features is 16 there and 4 here"));
+}
+
+// What is ignored or added belongs to output layers, attention or adapters.
+TEST_F(TeacherTest, WeightsFitModelsThatAddAttentionAdaptersAndOutput) {
+  Trainer changed = trainer(linear + Overrides{"model.lora_rank=2", "model.dropout=0.1", "model.output_bias=true",
+                                               "model.tied_embeddings=false"});
+  EXPECT_TRUE(changed.start_from(CheckpointReader::open(path("teacher.h5"))).unused.empty());
+  changed.save(path("changed.h5"));
+  Trainer output = trainer(linear + Overrides{"model.lora_rank=2"});
+  EXPECT_THAT(output.start_from(CheckpointReader::open(path("changed.h5"))).unused,
+              ::testing::UnorderedElementsAre("classifier.weight", "output_bias"));
+  EXPECT_THAT(message_of<UserError>([&] { trainer(linear).start_from(CheckpointReader::open(path("changed.h5"))); }),
+              HasSubstr("model.lora_rank is 2 there and 0 here"));
 }
 
 TEST_F(TeacherTest, KeepsProjectionsOfLoadedWeights) {
@@ -58,9 +77,17 @@ TEST_F(TeacherTest, KeepsProjectionsOfLoadedWeights) {
 }
 
 TEST_F(TeacherTest, RejectsMismatchedWeights) {
-  Trainer wider = trainer({"model.d_model=32"});
-  EXPECT_THAT(message_of<UserError>([&] { wider.start_from(CheckpointReader::open(path("teacher.h5"))); }),
-              AllOf(HasSubstr("teacher.h5"), HasSubstr("token_embedding.weight"), HasSubstr("32"), HasSubstr("16")));
+  const auto refusal = [&](const Overrides& overrides) {
+    return message_of<UserError>([&] { trainer(overrides).start_from(CheckpointReader::open(path("teacher.h5"))); });
+  };
+  EXPECT_THAT(refusal({"model.d_model=32", "model.n_layers=3"}),
+              AllOf(HasSubstr("model.weights: "), HasSubstr("teacher.h5 has another model: "),
+                    HasSubstr("model.n_layers is 2 there and 3 here, model.d_model is 16 there and 32 here"),
+                    HasSubstr("stages: [task]")));
+  // These change what the same tensors compute, or leave some out.
+  EXPECT_THAT(refusal({"model.norm_placement=post"}), HasSubstr("model.norm_placement is pre there and post here"));
+  EXPECT_THAT(refusal({"model.position=learned"}), HasSubstr("model.position is rotary there and learned here"));
+  EXPECT_THAT(refusal({"model.rotary_base=500"}), HasSubstr("model.rotary_base is 10000 there and 500 here"));
   DatasetWriter writer(path("dna.h5"), Vocabulary::dna(), {});
   const std::vector<std::int32_t> ids(400, 1);
   writer.append(std::vector<std::int32_t>(400, 1));
@@ -82,6 +109,9 @@ TEST_F(TeacherTest, RepeatsLearnedPositions) {
                            many = values(longer, "position_embedding.weight");
   ASSERT_EQ(many.size(), 75u * 16u);
   for (std::size_t i = 0; i < many.size(); ++i) ASSERT_EQ(many[i], few[i % few.size()]) << i;
+  longer.save(path("longer.h5"));
+  EXPECT_THAT(message_of<UserError>([&] { shorter.start_from(CheckpointReader::open(path("longer.h5"))); }),
+              HasSubstr("model.max_sequence_length is 75 there and 32 here"));
 }
 
 // --- Transfer
