@@ -43,9 +43,9 @@ page, and `furlong config schema` a JSON Schema for editors.
 - **Derived values.** 0 often means "derive the value from other keys". The run's own `config.yaml`
   contains the derived values. To change a key that others derive from, edit the original file.
 - **Initial weights.** With `model.weights`, the keys under `model` must have the values of the
-  checkpoint's model (`furlong finetune` takes them from its source). May differ: `dropout`, `dtype`,
-  `initializer_range` and the output layer; a longer `max_sequence_length`; attention and LoRA, as
-  long as each tensor of the checkpoint has a place. Tensors that the checkpoint lacks are
+  checkpoint's model (`furlong finetune` takes them from its source). May differ: `dropout`,
+  `dtype`, `initializer_range` and the output layer; a longer `max_sequence_length`; attention and
+  LoRA, as long as each tensor of the checkpoint has a place. Tensors that the checkpoint lacks are
   initialized as in a new model, and so is an output layer for something else: labels instead of
   tokens, or labels of other names or order. A longer table of learned positions repeats the
   checkpoint's. A resumed run continues from its own checkpoint instead.
