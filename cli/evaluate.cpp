@@ -102,7 +102,8 @@ bool learns_classes(const Settings& settings) {
 }
 
 /// Warns about labels that no sample has: means over labels look as if they covered them.
-void warn_of_absent_labels(const Json& measures, const EvaluateArguments& options, const std::string& path) {
+void warn_of_absent_labels(const Json& measures, bool counted_as_zero, const EvaluateArguments& options,
+                           const std::string& path) {
   constexpr std::size_t most_named = 5;
   if (!measures.contains("labels")) return;
   std::vector<std::string> absent;
@@ -111,10 +112,11 @@ void warn_of_absent_labels(const Json& measures, const EvaluateArguments& option
   if (absent.empty()) return;
   const std::size_t n_absent = absent.size();
   absent.resize(std::min(n_absent, most_named));
-  log_warn("{}: {}{} split has no samples of {} of {} labels: {}{}; means over labels do not measure them", path,
+  log_warn("{}: {}{} split has no samples of {} of {} labels: {}{}; {}", path,
            options.max_batches > 0 ? "the evaluated part of the " : "the ", options.split, n_absent,
            measures["labels"].size(), config::join(absent, ", "),
-           n_absent > most_named ? fmt::format(" and {} more", n_absent - most_named) : "");
+           n_absent > most_named ? fmt::format(" and {} more", n_absent - most_named) : "",
+           counted_as_zero ? "f1_macro counts them as 0" : "means over labels do not measure them");
 }
 
 /// Returns the index in the dataset of each sample's document or pair; empty for models of tokens.
@@ -242,7 +244,8 @@ void run(const EvaluateArguments& options) {
   const std::optional<bool> changed =
       has_changed_since_training(checkpoint, settings.data, options.dataset, *on.data, on.split);
   const Findings findings = measure(model, on, options, bootstrap);
-  warn_of_absent_labels(findings.measures, options, on.path());
+  const bool of_sets = settings.objective.learns_labels() && settings.objective.label_kind() == LabelKind::sets;
+  warn_of_absent_labels(findings.measures, of_sets, options, on.path());
   if (options.json) {
     Json object = origin(model, path.string(), step);
     object.update({{"data", on.path()},

@@ -44,6 +44,10 @@ void add_predict(Command program, int& /*status*/) {
           .add_option("-o,--output", options->output, "File to write, .tsv or .jsonl (default: TSV on standard output)")
           .value_name("OUT");
   command.add_flag("--json", options->json, "Print JSON lines instead of TSV").excludes(output);
+  command
+      .add_option("--sequence-length", options->predict.sequence_length,
+                  "Tokens of the longest sequence; longer ones are cut (default: as in training)")
+      .range(1, 1000000000);
   command.add_option("--batch-tokens", options->predict.batch_tokens, "Tokens in a batch, including padding")
       .shows_default()
       .range(1, 1000000000)

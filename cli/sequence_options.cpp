@@ -166,11 +166,9 @@ void report_reading(const ReadSummary& summary, const char* empty_are) {
   if (summary.ignored.characters > 0)
     log_warn("{} characters of {} sequences are none of the tokenizer's and were left out; check the input",
              summary.ignored.characters, summary.ignored.documents);
-  if (summary.longer > 0)
-    log_warn(
-        "{} sequences have more tokens than the documents of training (data.sequence_length), which truncates them; "
-        "their predictions use all tokens",
-        summary.longer);
+  if (summary.cut > 0)
+    log_warn("{} of {} sequences are longer than --sequence-length; only their first tokens were used", summary.cut,
+             summary.sequences);
   if (summary.untrained_mutations > 0)
     log_warn(
         "{} mutations are from or to tokens that training left out of its loss (data.ignore_tokens), and have "

@@ -25,6 +25,8 @@ std::string common_reason(const Settings& settings) {
   if (!settings.objective.learns_labels()) return {};
   if (settings.objective.label_kind() == LabelKind::tokens)
     return "furlong export writes heads for labels with code only";
+  if (settings.objective.name == Objective::pair_classification)
+    return "transformers has no class for pairs of separate texts";
   return "classifiers of transformers have a dense layer before the output layer, and Furlong's label head has none";
 }
 

@@ -18,6 +18,13 @@ void require_labels(const Settings& settings) {
         "texts, or evaluate pairs of a dataset with furlong evaluate --predictions");
 }
 
+std::int64_t cut_length(const Model& model, std::int64_t wanted) {
+  const std::int64_t most = longest_sequence(model), length = wanted > 0 ? wanted : model.settings.data.sequence_length;
+  if (wanted > 0 && most > 0 && wanted > most)
+    throw UserError("--sequence-length {}: the model has {} positions; expected at most as many", wanted, most);
+  return most > 0 ? std::min(most, length) : length;
+}
+
 class Predictor : public SequenceWork {
  public:
   Predictor(Model& model, const PredictOptions& options, const SequenceFrame& frame, PredictionRows& output)
@@ -27,7 +34,6 @@ class Predictor : public SequenceWork {
         output_(output),
         kind_(model.settings.objective.label_kind()),
         n_labels_(model.vocabulary.labels().size()) {}
-  std::uint64_t longer() const { return longer_; }
 
   void window(const std::vector<Sequence>& sequences, const ShareDone& done) override {
     std::vector<std::int64_t> lengths;
@@ -52,14 +58,13 @@ class Predictor : public SequenceWork {
 
  private:
   void write(const Sequence& sequence, std::span<double> logits) {
-    const DataSettings& data = model_.settings.data;
-    longer_ += !data.mixture().empty() && std::ssize(sequence.tokens) > data.sequence_length;
     if (kind_ != LabelKind::tokens) {
       Json row = {{"id", sequence.id}};
       add_prediction(row, model_.vocabulary, kind_, logits);
       return output_.write(row);
     }
-    const std::size_t front = frame_.front.size(), end = sequence.tokens.size() - frame_.back.size();
+    const std::size_t front = frame_.front.size(),
+                      end = sequence.tokens.size() - (sequence.is_cut ? 0 : frame_.back.size());
     for (std::size_t i = front; i < end; ++i) {
       Json row = {
           {"id", sequence.id}, {"position", i - front + 1}, {"token", model_.vocabulary.symbol(sequence.tokens[i])}};
@@ -74,7 +79,6 @@ class Predictor : public SequenceWork {
   PredictionRows& output_;
   LabelKind kind_;
   std::size_t n_labels_;
-  std::uint64_t longer_ = 0;
 };
 
 }  // namespace
@@ -87,11 +91,10 @@ ReadSummary predict(Model& model, const SequenceInput& input, PredictionRows& ou
   // The logits of all tokens of a window are kept until they are written.
   const bool per_token = model.settings.objective.label_kind() == LabelKind::tokens;
   read.window_tokens = per_token ? options.batch_tokens : 16 * options.batch_tokens;
-  read.max_tokens = longest_sequence(model);
+  read.cut_tokens = cut_length(model, options.sequence_length);
   read.frame = frame;
   read.progress = options.progress;
-  ReadSummary summary = read_sequences(input, model.vocabulary, read, work);
-  summary.longer = work.longer();
+  const ReadSummary summary = read_sequences(input, model.vocabulary, read, work);
   output.finish();
   return summary;
 }

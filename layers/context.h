@@ -39,7 +39,8 @@ struct ForwardContext {
   /// Global index of the batch's first sequence within the step. With it, random numbers do not depend on how a batch
   /// is split.
   std::uint64_t first_sample = 0;
-  /// Tokens of the longest row in any batch of the run, or 0: dropout numbers elements by it.
+  /// Tokens of the longest row in any batch of the step, or 0 if all have the same length: dropout numbers elements by
+  /// it.
   std::int64_t longest_row = 0;
 
   ops::AttentionMask attention_mask{};  ///< padding and packed documents, for every attention layer
@@ -73,11 +74,9 @@ struct ForwardContext {
   /// Returns the tape's stream.
   const Stream& stream() const { return tape.stream(); }
   /// Returns the positions of the tokens if they differ from their index in the row; otherwise an undefined tensor.
-  /// Computes those of packed documents once, for all layers.
-  const Tensor& own_positions() {
-    if (!positions.defined() && attention_mask.documents.defined())
-      positions = ops::document_positions(stream(), attention_mask.documents);
-    return positions;
+  Tensor own_positions() const {
+    if (positions.defined() || !attention_mask.documents.defined()) return positions;
+    return ops::document_positions(stream(), attention_mask.documents);
   }
 };
 

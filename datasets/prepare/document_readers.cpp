@@ -330,7 +330,7 @@ std::unique_ptr<DocumentReader> make_fasta_reader(const Vocabulary& vocabulary, 
   return std::make_unique<FastaReader<TokenizerLetters>>(map_unknown, writer, TokenizerLetters(vocabulary, writer));
 }
 
-std::string guess_alphabet(std::string_view beginning, std::string_view name) {
+std::string guess_alphabet(std::string_view beginning, std::string_view name, bool map_unknown) {
   constexpr std::string_view codes = "ACGTURYSWKMBDHVN";
   std::array<std::uint64_t, 256> counts{};
   std::uint64_t n_letters = 0, line_number = 0;
@@ -359,7 +359,7 @@ std::string guess_alphabet(std::string_view beginning, std::string_view name) {
   };
   const std::uint64_t n_common = count_of("ACGTUN");
   if (10 * n_common < 9 * n_letters) return "protein";
-  if (!other.empty())
+  if (!other.empty() && !map_unknown)
     throw UserError(
         "{}:{} is no nucleotide, but {} of {} letters are A, C, G, T, U or N; pass --alphabet dna, rna or "
         "protein",

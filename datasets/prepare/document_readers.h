@@ -60,7 +60,7 @@ std::unique_ptr<DocumentReader> make_fasta_reader(const Vocabulary& vocabulary, 
 /// Guesses the alphabet from the beginning of a FASTA file. Returns "dna" or "rna" if all letters are nucleotide codes
 /// and at least 90 % are A, C, G, T, U or N; "protein" if fewer than 90 % are. Throws UserError, starting with `name`,
 /// if there are no letters, and with line and column of another letter if 90 % are A, C, G, T, U or N: a few letters
-/// decide nothing.
-std::string guess_alphabet(std::string_view beginning, std::string_view name);
+/// decide nothing, unless `map_unknown` reads them as N.
+std::string guess_alphabet(std::string_view beginning, std::string_view name, bool map_unknown = false);
 
 }  // namespace furlong

@@ -102,7 +102,10 @@ std::string HeaderCheck::warning(const std::vector<std::string>& labels) const {
 }
 
 void RepeatedNames::add(std::string_view name, const std::string& input, std::uint64_t line) {
-  if (name.empty() || !is_known(std::max<std::uint64_t>(XXH3_64bits(name.data(), name.size()), 1))) return;
+  // Two assemblies both have a chr1, so names are those of one input.
+  const std::uint64_t seed = XXH3_64bits(input.data(), input.size());
+  const std::uint64_t hash = XXH3_64bits_withSeed(name.data(), name.size(), seed);
+  if (name.empty() || !is_known(std::max<std::uint64_t>(hash, 1))) return;
   if (n_repeated_++ > 0) return;
   first_ = name;
   place_ = fmt::format("{}:{}", input, line);
@@ -127,9 +130,10 @@ bool RepeatedNames::is_known(std::uint64_t hash) {
 
 std::string RepeatedNames::warning() const {
   if (n_repeated_ == 0) return "";
-  return fmt::format("{}{} {} the name of an earlier record, the first of them '{}' at {}; check for duplicates",
-                     n_names_ == max_names ? "at least " : "", n_repeated_,
-                     n_repeated_ == 1 ? "record has" : "records have", foreign::printable(first_), place_);
+  return fmt::format(
+      "{}{} {} the name of an earlier record of the same file, the first of them '{}' at {}; check for duplicates",
+      n_names_ == max_names ? "at least " : "", n_repeated_, n_repeated_ == 1 ? "record has" : "records have",
+      foreign::printable(first_), place_);
 }
 
 }  // namespace furlong

@@ -380,16 +380,13 @@ class LabeledReader : public DocumentReader {
     if (whole && labeled_) writer_.label({label.ids, label.numbers, place()});
   }
 
-  /// Numbers are probably values to predict if many differ and they are no small set of integers.
+  /// Numbers are probably values to predict if many differ and few records share one.
   std::string warning_of_numbers() const {
     constexpr std::size_t many = 20;
     const std::vector<std::string>& names = labels_.names();
     if (!may_be_numbers_ || names.size() <= many || !std::all_of(names.begin(), names.end(), is_decimal_number))
       return "";
-    const bool integers = std::all_of(names.begin(), names.end(), [](const std::string& name) {
-      return name.find_first_not_of("+-0123456789") == std::string::npos;
-    });
-    if (integers && 10 * names.size() < n_records_) return "";
+    if (5 * names.size() < n_records_) return "";
     return fmt::format(
         "the labels are {} different numbers, which become classes; pass --label-type number to predict numbers, or "
         "--label-type class",
@@ -414,9 +411,11 @@ class LabeledReader : public DocumentReader {
       if (!bytes && id < 0 && std::isspace(byte) != 0) continue;
       if (id < 0) {
         if (!map_unknown_) {
-          throw UserError("{}: {} {}", place(),
+          const bool may_be_header = checks_header_ && place().ends_with(":1");
+          throw UserError("{}: {} {}{}", place(),
                           std::isprint(byte) != 0 ? fmt::format("'{}'", letter) : fmt::format("byte 0x{:02x}", byte),
-                          letter_refusal(vocabulary_, source_));
+                          letter_refusal(vocabulary_, source_),
+                          may_be_header ? "; if that line is a header, give --text-field by name" : "");
         }
         id = *vocabulary_.unknown_id();
         ++n_mapped_;

@@ -145,7 +145,8 @@ Vocabulary choose_vocabulary(const PrepareOptions& options, std::size_t n_inputs
   }
   const bool has_texts = options.format == PrepareOptions::Format::labeled && options.label_file.empty();
   if (has_texts && options.alphabet == "auto") return Vocabulary::bytes(true);
-  return Vocabulary::alphabet(options.alphabet == "auto" ? guess_alphabet(beginning, name) : options.alphabet);
+  return Vocabulary::alphabet(options.alphabet == "auto" ? guess_alphabet(beginning, name, options.map_unknown)
+                                                         : options.alphabet);
 }
 
 std::string_view name_of(DocumentSeparator separator) {
@@ -251,12 +252,13 @@ class Preparation {
           missing.push_back(fmt::format("'{}'", foreign::printable(label.name)));
       if (missing.empty()) continue;
       const std::size_t shown = std::min(max_names, missing.size());
-      log_warn(
-          "the {} split lacks {} label{} of the training split: {}{}; its metrics say nothing about {}. Change "
-          "--seed or --split, or add data",
-          name_of(split), missing.size(), missing.size() == 1 ? "" : "s",
-          fmt::join(missing.begin(), missing.begin() + static_cast<std::ptrdiff_t>(shown), ", "),
-          shown < missing.size() ? ", ..." : "", missing.size() == 1 ? "it" : "them");
+      log_warn("the {} split lacks {} label{} of the training split: {}{}; its metrics say nothing about {}{}",
+               name_of(split), missing.size(), missing.size() == 1 ? "" : "s",
+               fmt::join(missing.begin(), missing.begin() + static_cast<std::ptrdiff_t>(shown), ", "),
+               shown < missing.size() ? ", ..." : "", missing.size() == 1 ? "it" : "them",
+               options_.validation_inputs.empty() && options_.test_inputs.empty()
+                   ? "; change --seed or --split, or add data"
+                   : "");
     }
   }
 

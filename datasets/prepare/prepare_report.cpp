@@ -96,6 +96,12 @@ std::string to_text(const PrepareReport& report) {
 }
 
 std::string to_json(const PrepareReport& report) {
+  // Labels are distinct; operator[] would search all labels before it.
+  const auto counts = [&](const auto& count_of) {
+    Json::object_t object;
+    for (const LabelSummary& label : report.store.labels) object.emplace_back(label.name, count_of(label));
+    return object;
+  };
   Json json;
   json["output"] = report.output;
   json["vocabulary"] = report.vocabulary;
@@ -115,12 +121,10 @@ std::string to_json(const PrepareReport& report) {
     entry["tokens"] = report.store.split_tokens[index];
     if (report.store.split_documents[index] == 0) continue;
     entry["documents"] = report.store.split_documents[index];
-    for (const LabelSummary& label : report.store.labels) entry["labels"][label.name] = label.split_counts[index];
+    if (!report.store.labels.empty())
+      entry["labels"] = counts([&](const LabelSummary& label) { return label.split_counts[index]; });
   }
-  if (!report.store.labels.empty()) {
-    json["labels"] = Json::object();
-    for (const LabelSummary& label : report.store.labels) json["labels"][label.name] = label.count;
-  }
+  if (!report.store.labels.empty()) json["labels"] = counts([](const LabelSummary& label) { return label.count; });
   for (const NumberSummary& of : report.store.numbers)
     json["targets"][of.name] = {
         {"mean", of.mean}, {"deviation", of.deviation}, {"minimum", of.minimum}, {"maximum", of.maximum}};

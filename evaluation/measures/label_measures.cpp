@@ -82,11 +82,12 @@ Json LabelMeasures::numbers() const {
 
 Json LabelMeasures::sets() const {
   const MultiLabelMeasures found = multi_label_measures(predicted_, targets_, outputs_);
-  Json labels = Json::object();
+  Json::object_t labels;  // of distinct names; operator[] would search all labels before it
   for (std::size_t k = 0; k < outputs_; ++k) {
-    Json& label = labels[model_.vocabulary.labels()[k]] = furlong::to_json(found.labels[k]);
+    Json label = furlong::to_json(found.labels[k]);
     label["f1"] = found.labels[k].f1();  // 0 without samples and predictions, as in the mean over all labels
     label["auroc"] = number(found.auroc[k]);
+    labels.emplace_back(model_.vocabulary.labels()[k], std::move(label));
   }
   return {{"f1_micro", found.f1_micro},
           {"f1_macro", found.f1_macro},

@@ -4,8 +4,10 @@
 #include <cctype>
 #include <numeric>
 #include <optional>
+#include <utility>
 
 #include "datasets/prepare/byte_source.h"
+#include "datasets/prepare/image_reader.h"
 #include "datasets/prepare/labeled_readers.h"
 #include "framework/core/log.h"
 #include "framework/core/printable.h"
@@ -109,8 +111,13 @@ class Collector : public DocumentSink {
 
   template <class Ids>
   void extend(const Ids& ids) {
-    current_.tokens.insert(current_.tokens.end(), ids.begin(), ids.end());
-    length_ += std::ssize(ids);
+    std::int64_t count = std::ssize(ids);
+    if (options_.cut_tokens > 0) {
+      current_.is_cut = current_.is_cut || length_ + count > options_.cut_tokens;
+      count = std::min(count, options_.cut_tokens - length_);
+    }
+    current_.tokens.insert(current_.tokens.end(), ids.begin(), ids.begin() + count);
+    length_ += count;
     if (options_.max_tokens > 0 && length_ > options_.max_tokens)
       throw UserError("{}: {} has more than the {} tokens that the model fits (model.max_sequence_length); shorten it",
                       input_, described(), options_.max_tokens);
@@ -135,6 +142,7 @@ class Collector : public DocumentSink {
 
   void end_sequence() {
     ++summary_.sequences;
+    summary_.cut += current_.is_cut;
     summary_.tokens += static_cast<std::uint64_t>(length_);
     if (is_long_) {
       work_.extend_long(current_.tokens);
@@ -153,10 +161,12 @@ class Collector : public DocumentSink {
     if (window_sum_ >= options_.window_tokens || window_.size() == max_window) flush();
   }
 
-  std::string id() const { return current_.id.empty() ? std::to_string(number_ + 1) : foreign::printable(current_.id); }
+  std::string id() const {
+    return current_.id.empty() ? std::to_string(number_ + 1) : foreign::single_line(current_.id, 1 << 16);
+  }
   std::string described() const {
     return current_.id.empty() ? fmt::format("sequence {}", number_ + 1)
-                               : fmt::format("sequence {} ({})", number_ + 1, id());
+                               : fmt::format("sequence {} ({})", number_ + 1, foreign::printable(current_.id));
   }
 
   const std::optional<std::int32_t> unknown_;  // of a tokenizer
@@ -260,7 +270,10 @@ ReadSummary read_sequences(const SequenceInput& input, const Vocabulary& vocabul
     letter_sink.begin_input(source.name());
     const std::uint64_t before = collector.summary().sequences;
     std::uint64_t begin = 0;
+    bool is_first = true;
     while (const std::size_t count = source.read(block.data(), block.size())) {
+      if (std::exchange(is_first, false) && is_picture({block.data(), count}))
+        throw UserError("{}: is a picture; expected text, FASTA, a table or JSON lines", source.name());
       const std::uint64_t end = source.file_bytes();
       for (std::size_t first = 0; first < count; first += slice_bytes) {
         const std::string_view slice = std::string_view(block.data(), count).substr(first, slice_bytes);

@@ -31,6 +31,7 @@ struct Sequence {
   std::uint64_t number = 0;  ///< from 1, over all inputs, empty sequences counted
   std::string id;            ///< of FASTA the first word of the header, of records the id field; else the number
   std::vector<std::int32_t> tokens;
+  bool is_cut = false;  ///< ReadOptions::cut_tokens; there is no frame at its end
 };
 
 /// Called as work proceeds, with the share of it that is done, 0 to 1.
@@ -53,6 +54,7 @@ struct ReadOptions {
   std::int64_t window_tokens = 1 << 17;  ///< sequences are collected up to this sum of tokens
   std::int64_t long_tokens = 0;          ///< a sequence that becomes longer goes through in pieces; 0: never
   std::int64_t max_tokens = 0;           ///< a sequence that becomes longer, its frame included, is an error; 0: any
+  std::int64_t cut_tokens = 0;           ///< only the first ones of a longer sequence, with its frame, are kept; 0: all
   bool keep_empty = false;               ///< empty sequences are in their window, without tokens
   SequenceFrame frame;                   ///< stands around each sequence; a tokenizer's own frame is put there once
   /// Called as blocks of input are read and as windows are computed. bytes: of all inputs, compressed as they are,
@@ -69,7 +71,7 @@ struct ReadSummary {
   TextCount ignored;            ///< characters that a tokenizer leaves out
   TextCount untrained;          ///< scored tokens that training left out of its loss; only score() counts them
   std::uint64_t untrained_mutations = 0;  ///< from or to such tokens; only score_mutations() counts them
-  std::uint64_t longer = 0;               ///< sequences that training would truncate; only predict() counts them
+  std::uint64_t cut = 0;                  ///< sequences of which only the first tokens were kept
   std::uint64_t first_mutations = 0;      ///< of a first token without probability; only score_mutations() counts them
 };
 

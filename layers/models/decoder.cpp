@@ -181,12 +181,16 @@ ResidualStream Decoder::recompute_block(ForwardContext& context, std::size_t lay
 
 Variable Decoder::hidden(ForwardContext& context, const Tensor& tokens, GenerationState* carried) {
   context.tape.set_recomputes_values(checkpointing_ != ActivationCheckpointing::none);
+  // Positions in packed documents are computed once for all layers. The caller's next batch has others.
+  const Tensor given_positions = context.positions;
+  if (config_.position != Position::none) context.positions = context.own_positions();
   ResidualStream stream{embedded(context, tokens, carried ? carried->position : 0), {}};
   const std::size_t count = blocks_of(context);
   for (std::size_t layer = 0; layer < count; ++layer) {
     stream = checkpointing_ == ActivationCheckpointing::blocks ? recompute_block(context, layer, stream, carried)
                                                                : run_block(context, layer, stream, carried);
   }
+  context.positions = given_positions;
   if (carried) carried->position += tokens.extent(1);
   return count < blocks_.size() ? unnormed(context, stream) : normed(context, stream);
 }

@@ -214,20 +214,22 @@ TEST_F(PredictTest, PositionsCountTheLettersOfATokenizer) {
   EXPECT_EQ(rows[2]["token"], "V");
 }
 
-TEST_F(PredictTest, LongSequencesAreRefusedOrReadWhole) {
+TEST_F(PredictTest, LongSequencesAreCutAsInTraining) {
   const std::string input = file("s.fasta", ">short\nMKV\n>long\n" + residues(20) + "\n");
   const std::vector<std::string> objective{"objective.name=classification"};
   Model learned = labeled_model(classes(), with(objective, {"model.position=learned", "model.max_sequence_length=16",
                                                             "data.sequence_length=16"}));
-  const std::string refused = message_of<UserError>([&] { text_of(learned, input); });
-  EXPECT_THAT(refused, HasSubstr("sequence 2 (long)"));
-  EXPECT_THAT(refused, HasSubstr("16 tokens"));
-  ReadSummary shorter, longer;
-  Model at_8 = labeled_model(classes(), with(objective, {"data.sequence_length=8"})),
-        at_32 = labeled_model(classes(), with(objective, {"data.sequence_length=32"}));
-  EXPECT_EQ(text_of(at_8, input, true, {}, &shorter), text_of(at_32, input, true, {}, &longer));
-  EXPECT_EQ(shorter.longer, 1U);
-  EXPECT_EQ(longer.longer, 0U);
+  const std::string cut = file("cut.fasta", ">short\nMKV\n>long\n" + residues(20).substr(0, 16) + "\n");
+  ReadSummary long_one, cut_one;
+  EXPECT_EQ(text_of(learned, input, true, {}, &long_one), text_of(learned, cut, true, {}, &cut_one));
+  EXPECT_EQ(long_one.cut, 1U);
+  EXPECT_EQ(cut_one.cut, 0U);
+  EXPECT_EQ(long_one.tokens, cut_one.tokens);
+  EXPECT_THAT(message_of<UserError>([&] { text_of(learned, input, true, {.sequence_length = 17}); }),
+              HasSubstr("--sequence-length 17: the model has 16 positions"));
+  Model rotary = labeled_model(classes(), with(objective, {"data.sequence_length=16"}));
+  EXPECT_EQ(text_of(rotary, input), text_of(rotary, cut));
+  EXPECT_NE(text_of(rotary, input, true, {.sequence_length = 20}), text_of(rotary, cut));
 }
 
 TEST_F(PredictTest, ModelsWithoutLabelsOrOfPairsAreRefused) {

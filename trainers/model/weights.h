@@ -10,6 +10,7 @@ namespace furlong {
 
 /// Tensors without a counterpart after a load.
 struct WeightsReport {
+  bool same_outputs = false;         ///< both predict tokens, or the same labels
   std::vector<std::string> missing;  ///< in the model, not in the checkpoint: they have initial values
   std::vector<std::string> unused;   ///< in the checkpoint, not in the model
   /// In both, but with initial values: those of an output layer if that of the checkpoint predicts something else, and

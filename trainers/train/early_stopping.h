@@ -23,9 +23,10 @@ class EarlyStopping {
   bool has_best() const { return std::isfinite(best_loss_); }
   /// Returns the loss of the validation after `step` if that was the last validation and is the best so far.
   std::optional<double> best_at(std::int64_t step) const;
-  /// The next loss is the best again, because the checkpoint of the best one so far no longer exists, or because it is
-  /// a loss of other data.
+  /// The next loss is the best again, because the checkpoint of the best one so far no longer exists.
   void forget_best() { best_loss_ = HUGE_VAL; }
+  /// All losses so far are those of other data.
+  void start_anew() { *this = EarlyStopping(patience_); }
 
   /// Writes the state to a checkpoint.
   void save(CheckpointSink& file) const;

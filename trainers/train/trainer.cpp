@@ -139,7 +139,7 @@ void Trainer::gradients(const std::vector<Batch>& batches, bool checks) {
     const std::int64_t first_row = (static_cast<std::int64_t>(i) * settings.data.batch_size + share.first) * rows;
     layers::ForwardContext context{tape, true, static_cast<std::uint64_t>(settings.seed),
                                    static_cast<std::uint32_t>(steps_), static_cast<std::uint64_t>(first_row)};
-    context.longest_row = settings.data.sequence_length;
+    if (batches.size() > 1) context.longest_row = settings.data.sequence_length;
     context.device_step = numbers_.narrow(0, ops::step_of_run, 1);
     context.denominators = &denominators_;
     if (teacher_) {

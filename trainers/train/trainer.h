@@ -76,6 +76,8 @@ class Trainer {
   const EarlyStopping& early_stopping() const { return early_stopping_; }
   /// See EarlyStopping::forget_best.
   void forget_best_validation() { early_stopping_.forget_best(); }
+  /// See EarlyStopping::start_anew.
+  void start_validation_anew() { early_stopping_.start_anew(); }
 
   /// Returns a description of the current state, with a checksum of the weights: "step 40, sample 320, weights
   /// 0123456789abcdef". It is equal on all ranks that train together.

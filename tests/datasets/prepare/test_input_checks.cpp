@@ -49,8 +49,8 @@ TEST(RepeatedNames, RemembersAtMostAMillionNames) {
   EXPECT_EQ(names.warning(), "");
   names.add("7", "a.fa", 5);
   EXPECT_EQ(names.warning(),
-            "1 record has the name of an earlier record, the first of them '7' at a.fa:5; check for "
-            "duplicates");
+            "1 record has the name of an earlier record of the same file, the first of them '7' at a.fa:5; "
+            "check for duplicates");
   names.add("last", "a.fa", 6);
   for (int repeat = 0; repeat < 2; ++repeat) names.add("beyond the limit", "a.fa", 7);
   names.add("last", "a.fa", 8);

@@ -159,10 +159,11 @@ TEST_F(PrepareTest, FewLettersDoNotDecideTheAlphabet) {
 
 TEST_F(PrepareTest, WarnsOfRepeatedNames) {
   const LogCapture captured;
-  prepare(
-      fasta_options({file("a.fa", ">x one\nAC\n>\nG\n>y\nGT\n>\nC\n"), file("b.fa", ">z\nA\n>x\nA\n>y\nA\n")}, "dna"));
-  EXPECT_THAT(captured.text(), HasSubstr("2 records have the name of an earlier record, the first of them 'x' at " +
-                                         path("b.fa") + ":3; check for duplicates"));
+  prepare(fasta_options(
+      {file("a.fa", ">x one\nAC\n>\nG\n>y\nGT\n>\nC\n"), file("b.fa", ">x\nA\n>z\nA\n>x\nA\n>z\nA\n")}, "dna"));
+  EXPECT_THAT(captured.text(),
+              HasSubstr("2 records have the name of an earlier record of the same file, the first of them 'x' at " +
+                        path("b.fa") + ":5; check for duplicates"));
 }
 
 TEST_F(PrepareTest, WarnsOfLabelsThatASplitLacks) {

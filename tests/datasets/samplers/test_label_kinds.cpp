@@ -291,9 +291,9 @@ TEST_F(LabelKindsTest, LabelsOfNoRecordAreNoClasses) {
 }
 
 TEST_F(LabelKindsTest, WarnsOfManyNumbersAsClasses) {
-  const auto warnings = [&](int count, const std::string& form, bool given) {
+  const auto warnings = [&](int count, const std::string& form, bool given, int rows = 100) {
     std::string table;
-    for (int i = 0; i < 100; ++i) table += "MKV," + fmt::format(fmt::runtime(form), i % count) + "\n";
+    for (int i = 0; i < rows; ++i) table += "MKV," + fmt::format(fmt::runtime(form), i % count) + "\n";
     PrepareOptions options;
     options.format = PrepareOptions::Format::labeled;
     options.inputs = {file("input", table)};
@@ -313,6 +313,7 @@ TEST_F(LabelKindsTest, WarnsOfManyNumbersAsClasses) {
   EXPECT_EQ(warnings(50, "{}.5", true), "");
   EXPECT_EQ(warnings(50, "c{}", false), "");
   EXPECT_EQ(warnings(10, "{}", false), "");
+  EXPECT_EQ(warnings(30, "3.{}", false, 400), "") << "codes of classes";
 }
 
 TEST_F(LabelKindsTest, RejectsInvalidLabelsWithFileAndLine) {

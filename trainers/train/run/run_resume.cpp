@@ -121,7 +121,12 @@ void start_from_weights(Trainer& trainer, const fs::path& weights) {
         "the output layer there predicts something else (tokens, or labels of other names or order), so here it "
         "starts untrained: {}",
         list(report.restarted));
-  if (!report.unused.empty())
+  if (!report.unused.empty() && report.same_outputs)
+    log_warn(
+        "the trained output layer there is not part of this model: {}; set model.tied_embeddings, "
+        "model.prediction_head and model.output_bias as there to keep it",
+        list(report.unused));
+  else if (!report.unused.empty())
     log_info("{} tensors of the output layer there are not part of this model: {}", report.unused.size(),
              list(report.unused));
   if (report.positions_before > 0)
@@ -184,10 +189,9 @@ void warn_about_changes(const CheckpointReader& checkpoint, const Settings& now)
     log_warn("{}: was trained with other settings: {}; the present ones apply to further steps only", origin,
              config::join(changed, ", "));
   const std::int64_t step = checkpoint.integer("step");
-  if (const double rate = learning_rate(now, step);
-      step > 0 && rate > 1.05 * learning_rate(before, step - 1) && step >= before.schedule.warmup_steps)
-    log_info("the learning rate rises from {:.2e} to {:.2e}, because the schedule is now that of {} steps",
-             learning_rate(before, step - 1), rate, now.trainer.max_steps);
+  if (step <= before.schedule.warmup_steps) return;
+  const double rate = learning_rate(before, step - 1), next = learning_rate(now, step);
+  if (next > 1.05 * rate) log_info("the learning rate rises from {:.2e} to {:.2e}", rate, next);
 }
 
 /// What rank 0 has loaded.
@@ -254,17 +258,18 @@ bool resume_run(const TrainOptions& options, const ProcessGroup& group, const Ru
   // Rank 0 knows whether the checkpoint belongs to this run; all ranks must agree on what to save.
   const bool is_saved = group.broadcast_text(loaded.is_saved ? "saved" : "") == "saved";
   if (from || !weights.empty()) check_same_start(group, trainer.digest(), from ? *from : weights);
-  bool no_best = false;
+  std::string best_losses;  // new: of other data so far; lost: of a checkpoint that is gone
   if (group.is_first()) {
     // Only now: a run that cannot start leaves the earlier one unchanged.
     if (choice == TrainOptions::Resume::never) forget_earlier_run(directory, *checkpoints);
     const bool lost_best = clean_up(from.has_value(), loaded, directory, trainer, *checkpoints);
-    no_best = loaded.new_data || (lost_best && settings.checkpoint.keep_best);
+    best_losses = loaded.new_data ? "new" : lost_best && settings.checkpoint.keep_best ? "lost" : "";
     if (!job_id().empty()) write_file_atomically(job_file(directory), job_id());
   }
   // The other ranks also wait until rank 0 is done: they write shards, which discard_after() would remove as orphans.
-  no_best = group.broadcast_text(no_best ? "none" : "") == "none";
-  if (no_best) trainer.forget_best_validation();
+  best_losses = group.broadcast_text(best_losses);
+  if (best_losses == "new") trainer.start_validation_anew();
+  if (best_losses == "lost") trainer.forget_best_validation();
   if (group.is_first() && !trainer.early_stopping().has_best()) checkpoints->outdate_best();
   return is_saved;
 }
