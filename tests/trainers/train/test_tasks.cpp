@@ -137,6 +137,25 @@ class DocumentsRun : public testing::WithTemporaryFolder {
 using PackedDocuments = DocumentsRun;
 using RecurrentStates = DocumentsRun;
 
+/// Batches of one evaluation have other documents, and so other positions.
+TEST_F(PackedDocuments, EvaluationDoesNotDependOnTheBatchSize) {
+  std::vector<std::string> documents;
+  for (std::size_t i = 0; i < 40; ++i) documents.push_back(testing::synthetic_text(3 + 7 * i % 13));
+  const std::string store = store_of(documents);
+  const TokenizedDataset data = TokenizedDataset::open(store);
+  for (const char* position : {"rotary", "learned", "sinusoidal"}) {
+    Model model = make_model(small_settings(store, {"data.packing=documents", "data.sampler=sequential",
+                                                    "model.initializer_range=0.2",
+                                                    std::string("model.position=") + position})
+                                 .settings,
+                             data.vocabulary(), Device{}, DType::float64);
+    const double whole = evaluate(model, data, Split::train, 32, 16, 0).loss;
+    for (const std::int64_t batch_size : {1, 2}) {
+      EXPECT_NEAR(evaluate(model, data, Split::train, 32, batch_size, 0).loss, whole, 1e-12) << position;
+    }
+  }
+}
+
 /// For every mechanism and position embedding, loss and gradients of a packed window equal those of its documents.
 TEST_F(PackedDocuments, GradientsEqualSeparateDocuments) {
   const std::vector<std::string> documents{"hello", "x", "the cat sat", "ab", "long before", "on"};

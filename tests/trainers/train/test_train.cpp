@@ -183,6 +183,11 @@ TEST_F(TrainTest, BestCheckpointIsThatOfTheNewData) {
   testing::write_store(path("tokens.h5"), noise);
   TrainOptions options;
   options.allow_new_data = true;
+  options.resume = Resume::path;
+  options.checkpoint = path("run");
+  train(settings("elsewhere", {"trainer.max_steps=16"}), options);
+  EXPECT_GT(CheckpointReader::open(path("elsewhere/checkpoints/best.h5")).integer("step"), 12);
+  options.resume = Resume::automatic;
   train(settings("run", {"trainer.max_steps=16"}), options);
   EXPECT_GT(CheckpointReader::open(path("run/checkpoints/best.h5")).integer("step"), 12);
 }
