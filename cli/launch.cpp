@@ -32,6 +32,7 @@ constexpr Refusal refusals[] = {
     {"export", one_writer, "run it once, after the job"},
     {"logits", one_process, "run it without launch"},
     {"embed", one_process, "run it without launch"},
+    {"predict", one_process, "run it without launch"},
     {"report", one_process, "run it without launch"},
     {"runs", one_process, "run it without launch"},
     {"score", one_process, "run it without launch"},

@@ -243,7 +243,12 @@ TEST_F(TransformersExport, NamesTheClassOfEachHead) {
   EXPECT_EQ(auto_map([](Settings& s) { encoder(s, Objective::masked_tokens); }, plain).at("AutoModelForMaskedLM"),
             "modeling_furlong.FurlongForMaskedLM");
   EXPECT_TRUE(tensors().contains("model.token_embedding.weight"));
-  const Json classes = auto_map([](Settings& s) { encoder(s, Objective::classification); }, labeled);
+  const Json classes = auto_map(
+      [](Settings& s) {
+        encoder(s, Objective::classification);
+        s.model.attention.mechanism = "softmax";
+      },
+      labeled);
   EXPECT_EQ(classes.at("AutoModelForSequenceClassification"), "modeling_furlong.FurlongForSequenceClassification");
   EXPECT_FALSE(classes.contains("AutoModelForMaskedLM"));
   EXPECT_TRUE(tensors().contains("classifier.weight"));
