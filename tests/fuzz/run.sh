@@ -80,7 +80,8 @@ flock -n 9 || stop "another run of the fuzz targets uses $folder"
 scripts/build.sh fuzz 9>&-
 # Inputs limit memory, so 2 GiB at once is a finding. Leaks are checked once, at the end.
 # Slow inputs are none: wall time depends on what else runs on the machine.
-options=(-timeout=120 -report_slow_units=120 -rss_limit_mb=4096 -malloc_limit_mb=2048 -detect_leaks=0 -print_final_stats=1)
+options=(-timeout=120 -report_slow_units=120 -rss_limit_mb=4096 -malloc_limit_mb=2048 -detect_leaks=0
+  -print_final_stats=1)
 export UBSAN_OPTIONS=print_stacktrace=1
 # With HDF5's free lists off, AddressSanitizer detects uses after free.
 export HDF5_NO_FREE_LIST=1
