@@ -167,8 +167,10 @@ void report_reading(const ReadSummary& summary, const char* empty_are) {
     log_warn("{} characters of {} sequences are none of the tokenizer's and were left out; check the input",
              summary.ignored.characters, summary.ignored.documents);
   if (summary.cut > 0)
-    log_warn("{} of {} sequences are longer than --sequence-length; only their first tokens were used", summary.cut,
-             summary.sequences);
+    log_warn(
+        "{} of {} sequences have more than {} tokens, special ones included (--sequence-length, by default "
+        "data.sequence_length); only the first of these were used",
+        summary.cut, summary.sequences, summary.cut_tokens);
   if (summary.untrained_mutations > 0)
     log_warn(
         "{} mutations are from or to tokens that training left out of its loss (data.ignore_tokens), and have "

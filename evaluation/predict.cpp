@@ -18,10 +18,13 @@ void require_labels(const Settings& settings) {
         "texts, or evaluate pairs of a dataset with furlong evaluate --predictions");
 }
 
-std::int64_t cut_length(const Model& model, std::int64_t wanted) {
+std::int64_t cut_length(const Model& model, const SequenceFrame& frame, std::int64_t wanted) {
   const std::int64_t most = longest_sequence(model), length = wanted > 0 ? wanted : model.settings.data.sequence_length;
   if (wanted > 0 && most > 0 && wanted > most)
     throw UserError("--sequence-length {}: the model has {} positions; expected at most as many", wanted, most);
+  if (wanted > 0 && wanted <= std::ssize(frame.front))
+    throw UserError("--sequence-length {}: {} special tokens come first; expected at least {}", wanted,
+                    frame.front.size(), frame.front.size() + 1);
   return most > 0 ? std::min(most, length) : length;
 }
 
@@ -63,8 +66,7 @@ class Predictor : public SequenceWork {
       add_prediction(row, model_.vocabulary, kind_, logits);
       return output_.write(row);
     }
-    const std::size_t front = frame_.front.size(),
-                      end = sequence.tokens.size() - (sequence.is_cut ? 0 : frame_.back.size());
+    const std::size_t front = frame_.front.size(), end = sequence.tokens.size() - sequence.n_back;
     for (std::size_t i = front; i < end; ++i) {
       Json row = {
           {"id", sequence.id}, {"position", i - front + 1}, {"token", model_.vocabulary.symbol(sequence.tokens[i])}};
@@ -91,7 +93,7 @@ ReadSummary predict(Model& model, const SequenceInput& input, PredictionRows& ou
   // The logits of all tokens of a window are kept until they are written.
   const bool per_token = model.settings.objective.label_kind() == LabelKind::tokens;
   read.window_tokens = per_token ? options.batch_tokens : 16 * options.batch_tokens;
-  read.cut_tokens = cut_length(model, options.sequence_length);
+  read.cut_tokens = cut_length(model, frame, options.sequence_length);
   read.frame = frame;
   read.progress = options.progress;
   const ReadSummary summary = read_sequences(input, model.vocabulary, read, work);

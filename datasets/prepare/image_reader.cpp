@@ -310,6 +310,17 @@ class ImageReader : public DocumentReader {
 
 bool is_picture(std::string_view beginning) { return is_netpbm(beginning) || is_png(beginning); }
 
+bool is_surely_picture(std::string_view beginning) {
+  if (is_png(beginning)) return true;
+  if (!is_netpbm(beginning) || beginning.size() < 3 || (beginning[2] >= '0' && beginning[2] <= '9')) return false;
+  const std::string name;
+  try {
+    return netpbm_header(beginning, name).has_value();
+  } catch (const UserError&) {
+    return false;
+  }
+}
+
 std::unique_ptr<DocumentReader> make_image_reader(ImageOptions options, DocumentSink& writer) {
   return std::make_unique<ImageReader>(std::move(options), writer);
 }

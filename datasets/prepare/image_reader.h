@@ -38,5 +38,7 @@ std::vector<std::uint8_t> read_idx_labels(ByteSource& source);
 
 /// Returns whether a file that begins so is a PGM, PPM or PNG file.
 bool is_picture(std::string_view beginning);
+/// The same, but P5 and P6 alone, with which accessions of UniProt begin too, are no picture: their header is read.
+bool is_surely_picture(std::string_view beginning);
 
 }  // namespace furlong

@@ -380,13 +380,16 @@ class LabeledReader : public DocumentReader {
     if (whole && labeled_) writer_.label({label.ids, label.numbers, place()});
   }
 
-  /// Numbers are probably values to predict if many differ and few records share one.
+  /// Numbers are probably values to predict if many differ and they are no small set of integers.
   std::string warning_of_numbers() const {
     constexpr std::size_t many = 20;
     const std::vector<std::string>& names = labels_.names();
     if (!may_be_numbers_ || names.size() <= many || !std::all_of(names.begin(), names.end(), is_decimal_number))
       return "";
-    if (5 * names.size() < n_records_) return "";
+    const bool integers = std::all_of(names.begin(), names.end(), [](const std::string& name) {
+      return name.find_first_not_of("+-0123456789") == std::string::npos;
+    });
+    if (integers && 10 * names.size() < n_records_) return "";
     return fmt::format(
         "the labels are {} different numbers, which become classes; pass --label-type number to predict numbers, or "
         "--label-type class",

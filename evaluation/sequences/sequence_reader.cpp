@@ -75,7 +75,7 @@ class Collector : public DocumentSink {
     }
     ++number_;
     current_ = {};
-    length_ = 0;
+    length_ = whole_length_ = 0;
     is_long_ = false;
   }
 
@@ -100,8 +100,8 @@ class Collector : public DocumentSink {
   void add(std::span<const Id> ids) {
     if (ids.empty()) return;
     if (length_ == 0) extend(front_);
-    extend(ids);
-    if (unknown_) summary_.unknown += static_cast<std::uint64_t>(std::count(ids.begin(), ids.end(), Id(*unknown_)));
+    const std::span<const Id> kept = ids.first(extend(ids));
+    if (unknown_) summary_.unknown += static_cast<std::uint64_t>(std::count(kept.begin(), kept.end(), Id(*unknown_)));
     if (options_.long_tokens == 0) return;
     // One token always stays for the end, so that the last piece is not empty.
     std::int64_t given = 0;
@@ -109,18 +109,18 @@ class Collector : public DocumentSink {
     current_.tokens.erase(current_.tokens.begin(), current_.tokens.begin() + given);
   }
 
+  /// Returns how many are kept.
   template <class Ids>
-  void extend(const Ids& ids) {
+  std::size_t extend(const Ids& ids) {
     std::int64_t count = std::ssize(ids);
-    if (options_.cut_tokens > 0) {
-      current_.is_cut = current_.is_cut || length_ + count > options_.cut_tokens;
-      count = std::min(count, options_.cut_tokens - length_);
-    }
+    whole_length_ += count;
+    if (options_.cut_tokens > 0) count = std::min(count, options_.cut_tokens - length_);
     current_.tokens.insert(current_.tokens.end(), ids.begin(), ids.begin() + count);
     length_ += count;
     if (options_.max_tokens > 0 && length_ > options_.max_tokens)
       throw UserError("{}: {} has more than the {} tokens that the model fits (model.max_sequence_length); shorten it",
                       input_, described(), options_.max_tokens);
+    return static_cast<std::size_t>(count);
   }
 
   /// All that is read is done.
@@ -142,7 +142,9 @@ class Collector : public DocumentSink {
 
   void end_sequence() {
     ++summary_.sequences;
-    summary_.cut += current_.is_cut;
+    summary_.cut += whole_length_ > length_;
+    const std::int64_t back = std::ssize(options_.frame.back);
+    current_.n_back = static_cast<std::size_t>(std::clamp<std::int64_t>(length_ - (whole_length_ - back), 0, back));
     summary_.tokens += static_cast<std::uint64_t>(length_);
     if (is_long_) {
       work_.extend_long(current_.tokens);
@@ -176,6 +178,7 @@ class Collector : public DocumentSink {
   std::string input_;
   std::vector<Sequence> window_;
   std::int64_t window_sum_ = 0, length_ = 0;               // tokens of the window; of the current sequence
+  std::int64_t whole_length_ = 0;                          // with the tokens that are cut
   std::uint64_t number_ = 0;                               // of the last sequence that ended
   std::uint64_t position_ = 0;                             // bytes read
   std::uint64_t passed_bytes_ = 0, passed_sequences_ = 0;  // done
@@ -272,7 +275,7 @@ ReadSummary read_sequences(const SequenceInput& input, const Vocabulary& vocabul
     std::uint64_t begin = 0;
     bool is_first = true;
     while (const std::size_t count = source.read(block.data(), block.size())) {
-      if (std::exchange(is_first, false) && is_picture({block.data(), count}))
+      if (std::exchange(is_first, false) && is_surely_picture({block.data(), count}))
         throw UserError("{}: is a picture; expected text, FASTA, a table or JSON lines", source.name());
       const std::uint64_t end = source.file_bytes();
       for (std::size_t first = 0; first < count; first += slice_bytes) {
@@ -294,6 +297,7 @@ ReadSummary read_sequences(const SequenceInput& input, const Vocabulary& vocabul
   }
   collector.flush();
   ReadSummary summary = collector.summary();
+  summary.cut_tokens = options.cut_tokens;
   summary.mapped = mapped + letter_sink.n_mapped();
   summary.ignored = ignored;
   return summary;

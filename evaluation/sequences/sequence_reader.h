@@ -31,7 +31,7 @@ struct Sequence {
   std::uint64_t number = 0;  ///< from 1, over all inputs, empty sequences counted
   std::string id;            ///< of FASTA the first word of the header, of records the id field; else the number
   std::vector<std::int32_t> tokens;
-  bool is_cut = false;  ///< ReadOptions::cut_tokens; there is no frame at its end
+  std::size_t n_back = 0;  ///< tokens of the frame at its end; fewer than of others if it is cut (cut_tokens)
 };
 
 /// Called as work proceeds, with the share of it that is done, 0 to 1.
@@ -71,7 +71,8 @@ struct ReadSummary {
   TextCount ignored;            ///< characters that a tokenizer leaves out
   TextCount untrained;          ///< scored tokens that training left out of its loss; only score() counts them
   std::uint64_t untrained_mutations = 0;  ///< from or to such tokens; only score_mutations() counts them
-  std::uint64_t cut = 0;                  ///< sequences of which only the first tokens were kept
+  std::uint64_t cut = 0;                  ///< sequences of which only the first `cut_tokens` were kept
+  std::int64_t cut_tokens = 0;            ///< of ReadOptions
   std::uint64_t first_mutations = 0;      ///< of a first token without probability; only score_mutations() counts them
 };
 

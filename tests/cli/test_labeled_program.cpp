@@ -103,7 +103,7 @@ TEST_F(LabeledProgramTest, PredictsTextsWithoutLabels) {
   EXPECT_THAT(printed.out, ::testing::StartsWith("id\tpredicted\tprobability_good\tprobability_bad\n0\t"));
   EXPECT_EQ(std::count(printed.out.begin(), printed.out.end(), '\n'), 121);
   // Of more than 12 bytes with the document token: those with a number of two digits.
-  EXPECT_THAT(printed.err, HasSubstr("100 of 120 sequences are longer than --sequence-length"));
+  EXPECT_THAT(printed.err, HasSubstr("100 of 120 sequences have more than 12 tokens"));
   EXPECT_THAT(table.out, HasSubstr("new.tsv: 120 sequences, "));
   EXPECT_EQ(content(path("new.tsv")), printed.out);
   ASSERT_EQ(with({"-o", path("new.jsonl")}).status, 0);

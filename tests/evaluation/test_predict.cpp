@@ -234,6 +234,15 @@ TEST_F(PredictTest, LongSequencesAreCutAsInTraining) {
   EXPECT_NE(text_of(rotary, input, true, {.sequence_length = 20}), text_of(rotary, cut));
 }
 
+TEST_F(PredictTest, PicturesAreRefusedAndNamesThatBeginAlikeAreNot) {
+  Model model = labeled_model(classes(), {"objective.name=classification"});
+  for (const std::string begin : {"\x89PNG\r\n\x1a\n", "P6 2 2 255\n", "P5\n# made by hand\n2 2\n255\n"})
+    EXPECT_THAT(message_of<UserError>([&] { text_of(model, file("picture.txt", begin + "MKV\n")); }),
+                HasSubstr("is a picture"));
+  EXPECT_EQ(text_of(model, file("accession.tsv", "P69905\tMKV\n"), false),
+            text_of(model, file("accession.tsv", "Q69905\tMKV\n"), false));
+}
+
 TEST_F(PredictTest, ModelsWithoutLabelsOrOfPairsAreRefused) {
   const std::string input = file("s.txt", "MKV\n");
   Model causal = testing::sequence_model(Vocabulary::protein(), {}),

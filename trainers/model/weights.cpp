@@ -36,20 +36,26 @@ bool never_matters(const std::string& key) {
 /// Returns whether weights fit models with other values of a key under `model` unless tensors do not: the attention is
 /// what a new run may change, adapters are added, and learned positions are repeated.
 bool matters_with_tensors(const std::string& key) {
-  static const std::set<std::string> keys{"model.max_sequence_length", "model.vocabulary_size", "model.lora_rank",
-                                          "model.lora_alpha", "model.query_key_norm"};
+  static const std::set<std::string> keys{"model.max_sequence_length", "model.vocabulary_size",
+                                          "model.lora_rank",           "model.lora_alpha",
+                                          "model.query_key_norm",      "model.rotary_placement"};
   return keys.contains(key) || key.starts_with("model.attention.");
 }
 
 /// Returns the keys under `model` that differ, with both values. Without `all`, those that always matter.
 std::vector<std::string> differences(Settings there, Settings here, bool all) {
   const bool same_rank = there.model.adapter.rank > 0 && there.model.adapter.rank == here.model.adapter.rank;
+  const auto has_features = [](const Settings& one) {
+    return layers::uses(one.model.attention, &layers::MechanismInfo::has_features);
+  };
+  const bool same_kind = has_features(there) && has_features(here);
   const config::Table theirs = settings_table(there, false), ours = settings_table(here, false);
   std::vector<std::string> found;
   for (const config::Key& key : theirs.keys()) {
     const std::string& path = key.path();
-    const bool scales_adapters = same_rank && path == "model.lora_alpha";
-    if (!path.starts_with("model.") || never_matters(path) || (!all && matters_with_tensors(path) && !scales_adapters))
+    // What the same tensors compute.
+    const bool computes = (same_rank && path == "model.lora_alpha") || (same_kind && path == "model.rotary_placement");
+    if (!path.starts_with("model.") || never_matters(path) || (!all && matters_with_tensors(path) && !computes))
       continue;
     const config::Value now = ours.find(path)->get();
     // If the key has no effect there, another key, whose value it needs, differs.

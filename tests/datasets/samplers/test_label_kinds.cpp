@@ -313,7 +313,7 @@ TEST_F(LabelKindsTest, WarnsOfManyNumbersAsClasses) {
   EXPECT_EQ(warnings(50, "{}.5", true), "");
   EXPECT_EQ(warnings(50, "c{}", false), "");
   EXPECT_EQ(warnings(10, "{}", false), "");
-  EXPECT_EQ(warnings(30, "3.{}", false, 400), "") << "codes of classes";
+  EXPECT_EQ(warnings(30, "{}", false, 400), "") << "numbers of classes";
 }
 
 TEST_F(LabelKindsTest, RejectsInvalidLabelsWithFileAndLine) {
