@@ -230,7 +230,8 @@ def check_generation(model):
     prompt = torch.tensor([[5, 17, 3, 44, 8, 21, 9]])
     options = dict(do_sample=False, max_new_tokens=200, eos_token_id=None, pad_token_id=0)
     widths = []
-    hook = model.model.blocks[0].register_forward_pre_hook(lambda block, inputs: widths.append(inputs[0].shape[1]))
+    embeddings = model.get_input_embeddings()
+    hook = embeddings.register_forward_pre_hook(lambda module, inputs: widths.append(inputs[0].shape[1]))
     cached = model.generate(prompt, attention_mask=torch.ones_like(prompt), use_cache=True, **options)
     hook.remove()
     assert widths == [prompt.shape[1]] + [1] * 199, "generation with a cache computes earlier tokens again"
