@@ -9,7 +9,6 @@
 #include <zlib.h>
 
 #include <CLI/Version.hpp>
-#include <cctype>
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
@@ -24,6 +23,7 @@
 #include "framework/core/clock.h"
 #include "framework/core/error.h"
 #include "framework/core/gpu_engine.h"
+#include "framework/core/lower_case.h"
 #include "framework/core/machine.h"
 #include "framework/core/parallel.h"
 #include "framework/core/version.h"
@@ -177,19 +177,14 @@ std::optional<std::string> environment(const char* name) {
   return value && *value ? std::optional<std::string>(value) : std::nullopt;
 }
 
-/// OpenMP ignores the case of its variables' values.
-bool is_word(std::string value, std::string_view word) {
-  for (char& letter : value) letter = static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
-  return value == word;
-}
-
 void advise_on_environment(std::vector<Advice>& advice) {
-  if (const auto policy = environment("OMP_WAIT_POLICY"); policy && is_word(*policy, "passive"))
+  // OpenMP ignores the case of values.
+  if (const auto policy = environment("OMP_WAIT_POLICY"); policy && lower_case(*policy) == "passive")
     advice.push_back({"OMP_WAIT_POLICY=" + *policy + " makes threads sleep between loops, which slows training down",
                       "unset OMP_WAIT_POLICY, unless several programs share the cores"});
   for (const char* name : {"OMP_PROC_BIND", "GOMP_CPU_AFFINITY", "OMP_PLACES"}) {
     const auto value = environment(name);
-    if (value && !is_word(*value, "false"))
+    if (value && lower_case(*value) != "false")
       advice.push_back(
           {fmt::format("{}={} pins threads; two such programs use the same cores while other cores are idle", name,
                        *value),

@@ -22,7 +22,7 @@ void run(EmbedArguments& options) {
   const auto start = Clock::now();
   {
     SequenceProgress progress("embed", options.shared.input.paths);
-    options.embed.progress = [&](std::uint64_t bytes, std::uint64_t sequences) { progress(bytes, sequences); };
+    options.embed.progress = std::ref(progress);
     report = embed(model, options.shared.input, options.output, options.embed);
   }
   report_reading(report.read, options.output.extension() == ".npy" ? "rows of NaN in the output" : "left out");

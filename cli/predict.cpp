@@ -24,7 +24,7 @@ void run(PredictArguments& options) {
   const auto start = Clock::now();
   {
     SequenceProgress progress("predict", options.shared.input.paths);
-    options.predict.progress = [&](std::uint64_t bytes, std::uint64_t sequences) { progress(bytes, sequences); };
+    options.predict.progress = std::ref(progress);
     summary = predict(model, options.shared.input, rows, options.predict);
   }
   output.finish();

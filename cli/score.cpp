@@ -35,7 +35,7 @@ void run(ScoreArguments& options) {
   const auto start = Clock::now();
   {
     SequenceProgress progress("score", options.shared.input.paths);
-    options.score.progress = [&](std::uint64_t bytes, std::uint64_t sequences) { progress(bytes, sequences); };
+    options.score.progress = std::ref(progress);
     summary = options.mutations.empty() ? score(model, options.shared.input, file, options.score)
                                         : score_mutations(model, options.shared.input, options.mutations, file,
                                                           options.score, std::ref(progress));

@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Optional
 
 import torch
@@ -18,13 +18,11 @@ from transformers.modeling_outputs import (
 )
 from transformers.utils import cached_file
 
-from .attention_furlong import State, make_mechanism, projection_weight
+from .attention_furlong import make_mechanism, projection_weight
+from .cache_furlong import CACHE, FurlongCache
 from .configuration_furlong import FurlongConfig
 from .features_furlong import rotated
 from .labels_furlong import cross_entropy, label_loss, mean_and_scale, pair_features, pooled
-
-# What outputs call the cache: `cache` in later versions of transformers, which warn of the earlier name.
-CACHE = next(field.name for field in fields(BaseModelOutputWithPast) if field.name in ("cache", "past_key_values"))
 
 VOCABULARY_FILE = "furlong_vocabulary.json"  # what token ids mean to Furlong
 
@@ -36,42 +34,6 @@ ACTIVATIONS = {
     "swiglu": F.silu,  # of the gate
     "geglu": F.gelu,
 }
-
-
-class FurlongCache:
-    """
-    What generation keeps of each layer, a dict that its modules fill: of linear attention its state and the keys within
-    reach, of softmax all keys and values (with a window those within it), of the short convolution its last inputs. A
-    linear model's cache does not grow.
-    """
-
-    is_compileable = False
-    is_linear = (False,)  # generate of 5.24 continues a cache after its tokens unless all layers are linear
-
-    def __init__(self, config):
-        self.layers = [{} for _ in range(config.num_hidden_layers)]
-        self.seen = 0  # tokens
-
-    def get_seq_length(self, layer_idx=0):
-        return self.seen
-
-    def __getitem__(self, layer):
-        """generate of 4.x continues a cache after the tokens of its first key, [0][0].shape[2]."""
-        return (torch.empty(1, 1, self.seen, 0),)
-
-    def reorder_cache(self, beams):
-        self.layers = reordered(self.layers, beams)
-
-
-def reordered(part, beams):
-    """Rows `beams` of each tensor in nested lists, dicts and states."""
-    if isinstance(part, torch.Tensor):
-        return part.index_select(0, beams.to(part.device))
-    if isinstance(part, State):
-        return State(**reordered(vars(part), beams))
-    if isinstance(part, dict):
-        return {name: reordered(value, beams) for name, value in part.items()}
-    return [reordered(value, beams) for value in part] if isinstance(part, list) else part
 
 
 @dataclass

@@ -9,6 +9,7 @@
 #include <charconv>
 #include <cmath>
 
+#include "framework/core/lower_case.h"
 #include "framework/core/printable.h"
 
 namespace furlong {
@@ -16,11 +17,6 @@ namespace {
 
 constexpr std::size_t max_word = 60;  // bytes of a name of a column
 constexpr std::uint64_t max_names = std::uint64_t{1} << 20;
-
-std::string lower_case(std::string text) {
-  for (char& letter : text) letter = static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
-  return text;
-}
 
 /// Returns whether a value above numbers is the name of a column rather than a missing number.
 bool is_name(const std::string& value) {

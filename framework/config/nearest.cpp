@@ -1,8 +1,9 @@
 #include "framework/config/nearest.h"
 
 #include <algorithm>
-#include <cctype>
 #include <string_view>
+
+#include "framework/core/lower_case.h"
 
 namespace furlong::config {
 
@@ -23,11 +24,6 @@ std::size_t edit_distance(const std::string& a, const std::string& b) {
 }
 
 namespace {
-std::string lower(std::string text) {
-  for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  return text;
-}
-
 std::string without_vowels(std::string text) {
   std::erase_if(text, [](char c) { return std::string_view("aeiou").find(c) != std::string_view::npos; });
   return text;
@@ -35,22 +31,22 @@ std::string without_vowels(std::string text) {
 }  // namespace
 
 std::string nearest(const std::string& word, const std::vector<std::string>& candidates) {
-  const std::string wanted = lower(word);
+  const std::string wanted = lower_case(word);
   if (wanted.size() > 200) return "";  // the algorithm is quadratic in the length, and no key is that long
   std::string best;
   std::size_t best_distance =
       wanted.size() / 3 + (wanted.size() > 3 ? 1 : 0);  // with up to three letters, any edit makes another word
   for (const auto& candidate : candidates) {
-    const std::size_t distance = edit_distance(wanted, lower(candidate));
+    const std::size_t distance = edit_distance(wanted, lower_case(candidate));
     if (distance < best_distance && distance < candidate.size()) best_distance = distance, best = candidate;
   }
   if (!best.empty() || wanted.size() < 3) return best;
   for (const auto& candidate : candidates) {
-    const std::string known = lower(candidate);
+    const std::string known = lower_case(candidate);
     if (known.starts_with(wanted) || (known.size() >= 3 && wanted.starts_with(known))) return candidate;
   }
   for (const auto& candidate : candidates) {
-    if (without_vowels(lower(candidate)) == wanted) return candidate;
+    if (without_vowels(lower_case(candidate)) == wanted) return candidate;
   }
   return "";
 }

@@ -13,6 +13,7 @@
 #include <sstream>
 
 #include "framework/core/error.h"
+#include "framework/core/lower_case.h"
 #include "framework/core/printable.h"
 
 namespace furlong::config {
@@ -34,10 +35,8 @@ std::string text_in_yaml(const std::string& text) {
   const auto is_plain = [&](char c) {
     return is_letter(c) || (c >= '0' && c <= '9') || c == '.' || c == '/' || c == '-';
   };
-  std::string lower = text;
-  for (char& c : lower) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   const bool plain = !text.empty() && is_letter(text[0]) && std::all_of(text.begin(), text.end(), is_plain) &&
-                     !other_meaning.contains(lower);
+                     !other_meaning.contains(lower_case(text));
   if (plain) return text;
   if (!foreign::is_utf8(text))
     throw UserError("'{}' is not UTF-8 text, as a config must be; rename the file or folder", foreign::printable(text));

@@ -125,6 +125,7 @@ class Key {
   const std::string& pattern() const { return pattern_; }
   const std::vector<Condition>& conditions() const { return conditions_; }
   const std::vector<std::string>& names_elsewhere() const { return names_elsewhere_; }
+  /// Returns what the function of choice_hint() does; "" without one.
   std::string hint_for(const std::string& text) const { return choice_hint_ ? choice_hint_(text) : ""; }
   bool is_required() const { return required_; }
   const std::string& alternative() const { return alternative_; }

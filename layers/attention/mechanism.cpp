@@ -3,9 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cctype>
 #include <sstream>
 
+#include "framework/core/lower_case.h"
 #include "framework/primitives/arithmetic.h"
 #include "layers/attention/linear/linear_mechanism.h"
 #include "layers/attention/linformer/linformer_mechanism.h"
@@ -57,8 +57,7 @@ const AttentionName* find_attention_name(const std::string& name) {
       {"favor+", linear_attention, "favor_positive"},    {"linear_transformer", linear_attention, "elu1"},
       {"linear_attention", linear_attention, "elu1"},
   };
-  std::string wanted = name;
-  for (char& letter : wanted) letter = static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
+  const std::string wanted = lower_case(name);
   const auto* const found =
       std::find_if(std::begin(names), std::end(names), [&](const AttentionName& one) { return wanted == one.name; });
   return found == std::end(names) ? nullptr : found;

@@ -242,8 +242,9 @@ TEST_F(Export, OverwriteRemovesFilesOfTheEarlierModel) {
   EXPECT_EQ(content(path("mine/merges.txt")), "{}");
   const ExportReport report = exported("softmax.h5", "out", over);
   std::vector<std::string> removed = earlier;
-  removed.insert(removed.end(), {"furlong_vocabulary.json", "attention_furlong.py", "configuration_furlong.py",
-                                 "features_furlong.py", "labels_furlong.py", "modeling_furlong.py"});
+  removed.insert(removed.end(),
+                 {"furlong_vocabulary.json", "attention_furlong.py", "cache_furlong.py", "configuration_furlong.py",
+                  "features_furlong.py", "labels_furlong.py", "modeling_furlong.py"});
   EXPECT_THAT(report.removed, ::testing::UnorderedElementsAreArray(removed));
   for (const std::string& name : removed) EXPECT_FALSE(std::filesystem::exists(path("out/" + name))) << name;
   EXPECT_FALSE(std::filesystem::exists(path("out/1_Pooling")));

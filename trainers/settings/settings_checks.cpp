@@ -26,7 +26,7 @@ std::vector<std::string> SettingsChecker::run() const {
   const auto& model = copy_.model;
   if (model.adapter.rank > 0 && model.weights.empty() && copy_.finetune.source.empty())
     warnings.push_back(citing({"model.lora_rank"})("model.lora_rank") +
-                       " adapts frozen weights, which are random here; set model.weights to a checkpoint to adapt");
+                       " adapts frozen weights, which are random here; set model.weights to the checkpoint to adapt");
   return warnings;
 }
 

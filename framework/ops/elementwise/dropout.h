@@ -11,8 +11,8 @@ namespace furlong::ops {
 ///                divided among ranks
 ///   device_step  float64 [1] on the device, or undefined: replaces key.step. It is read when the op runs, so that a
 ///                captured step can be replayed as another step.
-///   row_stride   for context parallelism, if x [rows, ...] holds a part of each row: distance in elements between the
-///                first elements of consecutive rows in the whole; 0: the row size of x
+///   row_stride   distance between the indices of the first elements of consecutive rows of x [rows, ...], if x holds a
+///                part of each row, or shorter rows than other batches; 0: the row size of x
 /// Saves nothing. Throws ContractError unless 0 <= rate < 1, if the rows of x are not contiguous, or if device_step is
 /// neither undefined nor float64 [1].
 Variable dropout(Tape& tape, const Variable& x, double rate, const RandomKey& key, std::uint64_t first_index = 0,

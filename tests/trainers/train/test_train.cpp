@@ -151,8 +151,6 @@ TEST_F(TrainTest, KeepsLastAndBestCheckpoints) {
   EXPECT_THAT(checkpoints("without"), ElementsAre("step_00000012.h5"));
 }
 
-// The run continues from the remains of a run that was killed after `step`: later lines, an earlier checkpoint, a torn
-// line, half a file.
 TEST_F(TrainTest, RejectsCheckpointWithAnotherStepsName) {
   run("run");
   const std::string later = checkpoint("run", 99);
@@ -165,33 +163,8 @@ TEST_F(TrainTest, RejectsCheckpointWithAnotherStepsName) {
   EXPECT_EQ(run("run").step, 12);
 }
 
-TEST_F(TrainTest, RejectsResumeOnOtherData) {
-  run("run");
-  testing::write_store(path("tokens.h5"), testing::synthetic_text(4000, 2));
-  EXPECT_THAT(message_of<UserError>([&] { run("run"); }), HasSubstr("was trained on other data"));
-  TrainOptions options;
-  options.allow_new_data = true;
-  EXPECT_EQ(train(settings("run", {"trainer.max_steps=14"}), options).step, 14);
-}
-
-TEST_F(TrainTest, BestCheckpointIsThatOfTheNewData) {
-  run("run");
-  // Random bytes are harder than any text: no loss on them is below the earlier best.
-  std::string noise(4000, ' ');
-  for (std::size_t i = 0; i < noise.size(); ++i)
-    noise[i] = static_cast<char>(random_word(RandomKey{1, 0, 0}, i) & 0xff);
-  testing::write_store(path("tokens.h5"), noise);
-  TrainOptions options;
-  options.allow_new_data = true;
-  options.resume = Resume::path;
-  options.checkpoint = path("run");
-  train(settings("elsewhere", {"trainer.max_steps=16"}), options);
-  EXPECT_GT(CheckpointReader::open(path("elsewhere/checkpoints/best.h5")).integer("step"), 12);
-  options.resume = Resume::automatic;
-  train(settings("run", {"trainer.max_steps=16"}), options);
-  EXPECT_GT(CheckpointReader::open(path("run/checkpoints/best.h5")).integer("step"), 12);
-}
-
+// The run continues from the remains of a run that was killed: later lines, an earlier checkpoint, a torn line, half a
+// file.
 TEST_F(TrainTest, ResumesFromNewestCompleteCheckpoint) {
   const std::vector<std::string> overrides{"model.dropout=0.1", "optimizer.ema_decay=0.9", "checkpoint.keep_last=20"};
   run("whole", overrides);

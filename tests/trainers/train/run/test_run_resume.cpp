@@ -208,6 +208,26 @@ TEST_F(RunResumeTest, WarnsAboutChangedSettings) {
   EXPECT_THAT(continued, HasSubstr("the learning rate rises from 2.00e-03 to "));
 }
 
+TEST_F(RunResumeTest, NewDataNeedsConsentAndStartsBestLossesAnew) {
+  const auto keys = [](int steps) {
+    return std::vector<std::string>{fmt::format("trainer.max_steps={}", steps), "trainer.validate_every=2"};
+  };
+  run("run", keys(4));
+  // Random bytes are harder than any text: no loss on them is below the earlier best.
+  std::string noise(2000, ' ');
+  for (std::size_t i = 0; i < noise.size(); ++i)
+    noise[i] = static_cast<char>(random_word(RandomKey{1, 0, 0}, i) & 0xff);
+  testing::write_store(store, noise);
+  EXPECT_THAT(testing::message_of<UserError>([&] { run("run", keys(6)); }), HasSubstr("was trained on other data"));
+  TrainOptions options = from(path("run"));
+  options.allow_new_data = true;
+  run("elsewhere", keys(6), options);
+  options.resume = TrainOptions::Resume::automatic;
+  run("run", keys(6), options);
+  for (const char* name : {"elsewhere", "run"})
+    EXPECT_EQ(CheckpointReader::open(path(name) + std::string("/checkpoints/best.h5")).integer("step"), 6) << name;
+}
+
 TEST_F(RunResumeTest, BestCheckpointIsTheBestOfAnotherDirectoryToo) {
   train(4);
   const std::string best = content(checkpoints() / "best.json");
