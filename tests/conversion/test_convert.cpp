@@ -1,6 +1,8 @@
 // furlong convert: requests for another attention, measurements, and rejected options.
 #include "conversion/convert.h"
 
+#include <gmock/gmock.h>
+
 #include <sstream>
 
 #include "conversion/attention_request.h"

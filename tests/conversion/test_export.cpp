@@ -1,6 +1,8 @@
 // furlong export: imported models are restored bit for bit, and Furlong's own models round-trip.
 #include "conversion/export.h"
 
+#include <gmock/gmock.h>
+
 #include <ctime>
 #include <regex>
 

@@ -1,6 +1,8 @@
 // Imports of other programs' models: results compared with references, and rejected files.
 #include "conversion/import_model.h"
 
+#include <gmock/gmock.h>
+
 #include "conversion/convert.h"
 #include "framework/io/atomic_file.h"
 #include "tests/conversion/naive_transformer.h"

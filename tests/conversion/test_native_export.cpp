@@ -1,4 +1,6 @@
 // Exports that transformers loads without Furlong's code: what config.json needs besides the settings.
+#include <gmock/gmock.h>
+
 #include <limits>
 
 #include "conversion/convert.h"
