@@ -72,7 +72,7 @@ TEST_F(TransformersExport, DirectoryHoldsCodeConfigAndTokenizer) {
   EXPECT_EQ(config.at("attention_layers"), Json::array({"linear", "linear"}));
   EXPECT_EQ(config.at("eos_token_id"), 256);
   EXPECT_EQ(config.at("tokenizer_class"), "PreTrainedTokenizerFast");
-  EXPECT_EQ(transformers_sources().size(), 5U);
+  EXPECT_EQ(transformers_sources().size(), 6U);
   for (const auto& [name, text] : transformers_sources()) {
     EXPECT_EQ(content(path("out/" + name)), text);
     EXPECT_THAT(text, ::testing::EndsWith("\n")) << name;
