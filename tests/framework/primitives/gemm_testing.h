@@ -67,14 +67,16 @@ struct Operands {
 /// Returns the largest error relative to the rounding error bound, over all elements. A sum of n terms in any order,
 /// with or without fused multiply-adds, is within n u Σ|terms| (Higham 2002, section 3.1), where u is the unit of the
 /// accumulation dtype. One more rounding stores it. Activations amplify an error by at most their largest
-/// derivative, 1.13, and add errors of their own: `activation_error` times the magnitude.
+/// derivative, 1.13, and add errors of their own: `activation_error` times the magnitude. `rounded`: intermediate
+/// results that are rounded to the output dtype too, or empty.
 inline double error_over_bound(const std::vector<double>& found, const std::vector<double>& expected,
                                const std::vector<double>& magnitude, std::int64_t terms, DType output,
-                               double activation_error) {
+                               double activation_error, const std::vector<double>& rounded = {}) {
   const double sum_unit = rounding_unit(accumulate_dtype(output)), store_unit = rounding_unit(output);
   double worst = 0;
   for (std::size_t i = 0; i < expected.size(); ++i) {
-    const double bound = 1.13 * static_cast<double>(terms) * sum_unit * magnitude[i] +
+    const double intermediate = rounded.empty() ? 0 : 1.13 * store_unit * std::abs(rounded[i]);
+    const double bound = intermediate + 1.13 * static_cast<double>(terms) * sum_unit * magnitude[i] +
                          store_unit * std::abs(expected[i]) * 1.01 + activation_error * magnitude[i] + 1e-300;
     const double ratio = std::abs(found[i] - expected[i]) / bound;
     worst = std::max(worst, std::isnan(ratio) ? HUGE_VAL : ratio);

@@ -187,7 +187,7 @@ TEST_P(LinearAttentionPlain, RaisesScalesInLaterTiles) {
     AttentionProblem p = problem_of({FeatureMap::favor_positive, width}, 200, 2);
     for (std::int64_t i = 64 * width; i < 192 * width; ++i)
       p.random_projection[static_cast<std::size_t>(i)] *= i < 128 * width ? 4 : 6;
-    for (double& w : p.random_projection) w = stored({w}, DType::bfloat16)[0];
+    p.random_projection = stored(p.random_projection, DType::bfloat16);
     for (std::int64_t i = 0; i < 30 * width; ++i) p.key[static_cast<std::size_t>(i)] *= 0.25;
     expect_close(p, fmt::format("width {}", width));
   }
