@@ -263,6 +263,8 @@ sanitize() {
     (( ++processes ))
     found=$(sed -n -e 's/.*ERROR SUMMARY: \([0-9]*\) error.*/\1/p' \
       -e 's/.*RACECHECK SUMMARY: .*(\([0-9]*\) error.*/\1/p' "$log" | tail -n 1)
+    # A process that was stopped has written its errors, but no summary.
+    [[ $found ]] || found=$(grep -c -E '^=+ (Invalid|Misaligned|Error:|Program hit)' "$log")
     (( errors += ${found:-0} ))
     if (( ${found:-0} )); then fields+=", \"$(basename "$log")\": $(head -n 60 "$log" | cut -c -300 | json_text)"; fi
   done
@@ -272,8 +274,10 @@ sanitize() {
   reason="$errors errors in $processes processes; $reason"
   if grep -q -s 'Device not supported' "$logs/$tool".*.sanitizer "$logs/$tool".test_*; then
     result=skipped reason="compute-sanitizer reports: Device not supported"
-  elif (( errors )) || [[ $before == failed ]] || ! grep -q -s SUMMARY "$logs/$tool".*.sanitizer; then
+  elif (( errors )) || [[ $before == failed ]]; then
     result=failed
+  elif [[ $before != unfinished ]] && ! grep -q -s SUMMARY "$logs/$tool".*.sanitizer; then
+    result=failed reason="compute-sanitizer wrote no summary; $reason"
   fi
 }
 
@@ -297,7 +301,8 @@ train() {
     --set "model.dtype=$3" --set "trainer.max_steps=$steps" \
     --set "schedule.warmup_steps=$(( steps < 60 ? steps : 60 ))" --set log.every=5 --set trainer.validate_every=0 \
     --set trainer.sample_tokens=0 --set trainer.sample_prompt=null --run-dir "$logs/$1" >"$logs/$1.log" 2>&1 &&
-    sed -n 's/.*"loss":\([-0-9.e+]*\).*/\1/p' "$logs/$1/metrics.jsonl" >"$logs/$1.losses" && [[ -s $logs/$1.losses ]]
+    sed -n 's/.*"loss":\([-0-9.e+]*\).*/\1/p' "$logs/$1/metrics.jsonl" >"$logs/$1.losses" &&
+    rm -rf "$logs/$1/checkpoints" && [[ -s $logs/$1.losses ]]
 }
 # Prints the last logged training speed, when allocation and, on a GPU, recording are done.
 speed() { sed -n '/"split":"train"/s/.*"tokens_per_second":\([0-9.]*\).*/\1/p' "$logs/$1/metrics.jsonl" | tail -n 1; }
