@@ -73,38 +73,38 @@ VISIBLE = (1 + 2 + 3 + 4) / 16
 
 
 def state_cases(name, projected):
-    """Sums of segments: the kernel of all inputs, which has branches for other maps, rows without 16-byte accesses,
-    masks and documents. A block has one feature tile."""
-    parts = [
-        (r"pack_bf16\(to_compute\(at\[2 \* i\]\)|: if \(exists\) read_entries|: target\.put\(row, at \+ e", 0),
-        # Two versions of these, for the forms "logarithms" and "values".
-        (r"const float e = exp2_fast\(\(p\.values", 1 / 2),
-        (r": return p\.values \? feature \* e : e", 0),
-    ]
-    loops = [(r"for \(int i = [^\n]*i < fused_chunk \* vectors", 4), (r"for \(int turn = 0", CHUNKS)]
-    terms = []
+    """Sums of segments. A block has one feature tile. Maps without projections have the kernel of all inputs, with
+    branches for other maps, rows without 16-byte accesses, masks and documents."""
     if projected:
-        parts += [
-            (r": if \(form == (rectified|stretched)_projection\)", 0),
-            (r": value = gpu_fma\(u, head\.factor \* log2_of_e, gpu_fma", 0),
-        ]
-        loops += [
-            (r"for \(int i = [^\n]*i < fused_tile \* vectors", (0, 1)),  # the second takes four at a time
-            (r"for \(int column = 0; column < p\.d_padded", 2),
-        ]
-        terms = [(r"for \(int column = 8 \* t; column < p\.d; ", 1)]  # two of two, in two versions
+        kernel, token_heads = ": fused_plain_states<64, ", TOKENS / 4
+        loops = [(r"for \(int turn = 0", CHUNKS)]
+        parts = [(r": if \(rises\) raise\(", 0), (r": if \(moves\) \{", 0)]
+        keys = queries = None
     else:
-        parts += [
+        kernel, token_heads = ": fused_local_states<true, false, ", TOKENS
+        loops = [(r"for \(int i = [^\n]*i < fused_chunk \* vectors", 4), (r"for \(int turn = 0", CHUNKS)]
+        parts = [
+            (r"pack_bf16\(to_compute\(at\[2 \* i\]\)|: if \(exists\) read_entries|: target\.put\(row, at \+ e", 0),
+            # Two versions of these, for the forms "logarithms" and "values".
+            (r"const float e = exp2_fast\(\(p\.values", 1 / 2),
+            (r": return p\.values \? feature \* e : e", 0),
             (r": if \(form == relu\) return body|: body\(std::integral_constant<FusedForm, softmax>", 0),
             (r": if \(!Projected && p\.form == FusedForm::softmax\)", 0),
             (r": const auto four = load_vector<4>\(at \+ 4|: entries\[i\] = at\[i\]|\+\+j\) entries", 0),
         ]
-    kernel, token_heads = r": fused_local_states<true, " + str(projected).lower(), TOKENS / (4 if projected else 1)
-    keys = (r"const int start = run_start\[end - 1\]|: return \{start > first", 0)
-    queries = (r": while \(until > first", 0)
+        keys = (r"const int start = run_start\[end - 1\]|: return \{start > first", 0)
+        queries = (r": while \(until > first", 0)
     return [
-        Case(f"{name} sums of keys", kernel + ", true>", 4, token_heads, 256, [*loops, *terms], [*parts, keys]),
-        Case(f"{name} sums of queries", kernel + ", false>", 4, token_heads, 268, loops, [*parts, queries]),
+        Case(
+            f"{name} sums of {side}",
+            kernel + which,
+            warps=4,
+            token_heads=token_heads,
+            bytes=bytes,
+            loops=loops,
+            parts=[*parts, own] if own else parts,
+        )
+        for side, which, bytes, own in (("keys", "true>", 256, keys), ("queries", "false>", 268, queries))
     ]
 
 

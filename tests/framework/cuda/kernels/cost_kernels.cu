@@ -7,15 +7,14 @@
 #include "framework/ops/attention/linear/cuda/composed_states.cuh"
 #include "framework/ops/attention/linear/cuda/fused_plain_backward.cuh"
 #include "framework/ops/attention/linear/cuda/fused_plain_forward.cuh"
+#include "framework/ops/attention/linear/cuda/fused_plain_states.cuh"
 #include "framework/ops/attention/softmax/cuda/backward_mma.cuh"
 #include "framework/ops/attention/softmax/cuda/forward_mma.cuh"
 
 namespace furlong::ops {
 namespace FURLONG_GPU {
 
-#define FUSED(form, projected)                                                                                       \
-  template __global__ void fused_local_states<true, projected, true>(FusedProblem, FusedSide, FusedStates);          \
-  template __global__ void fused_local_states<true, projected, false>(FusedProblem, FusedSide, FusedStates);         \
+#define FUSED(form)                                                                                                  \
   template __global__ void fused_plain_outputs<form, 64>(FusedProblem, FusedSide, FusedSide, FusedStates, bool,      \
                                                          FusedOutputs);                                              \
   template __global__ void fused_plain_gradients<form, false>(FusedProblem, FusedSide, FusedSide, FusedStates, bool, \
@@ -24,8 +23,13 @@ namespace FURLONG_GPU {
   template __global__ void fused_plain_gradients<form, true>(FusedProblem, FusedSide, FusedSide, FusedStates, bool,  \
                                                              PlainGradientsLayout<form>, FusedGradient,              \
                                                              FusedGradient);
-FUSED(FusedForm::projection, true)
-FUSED(FusedForm::elu1, false)
+FUSED(FusedForm::projection)
+FUSED(FusedForm::elu1)
+
+template __global__ void fused_plain_states<64, true>(FusedProblem, FusedSide, FusedStates);
+template __global__ void fused_plain_states<64, false>(FusedProblem, FusedSide, FusedStates);
+template __global__ void fused_local_states<true, false, true>(FusedProblem, FusedSide, FusedStates);
+template __global__ void fused_local_states<true, false, false>(FusedProblem, FusedSide, FusedStates);
 
 template __global__ void linear_attention_features_kernel<float, FeatureForm::values>(Composed<float>,
                                                                                       ComposedSide<float>, bool);

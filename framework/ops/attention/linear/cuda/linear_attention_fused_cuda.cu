@@ -10,6 +10,7 @@
 #include "framework/ops/attention/linear/cuda/fused_forward.cuh"
 #include "framework/ops/attention/linear/cuda/fused_plain_backward.cuh"
 #include "framework/ops/attention/linear/cuda/fused_plain_forward.cuh"
+#include "framework/ops/attention/linear/cuda/fused_plain_states.cuh"
 
 namespace furlong::ops {
 namespace FURLONG_GPU {
@@ -243,9 +244,20 @@ class FusedCall {
   FusedStates states_of(const FusedSide& side, const FusedProblem& cut_problem, const FusedCarried& carried) {
     const std::int64_t rows = std::int64_t{heads()} * cut_problem.segments * problem.m_padded;
     FusedStates states{floats(rows * problem.d_value), floats(rows), floats(rows), cut_problem.segments};
-    launch(stream_, fused_local_states<Exact, Projected, Keys>,
-           grid(cut_problem.segments, tiles() * ceil_div(problem.d_value, 64)), dim3(fused_threads),
-           LocalStatesLayout<Exact, Projected>::bytes(problem.d_padded), cut_problem, side, states);
+    const dim3 blocks = grid(cut_problem.segments, tiles() * ceil_div(problem.d_value, 64));
+    bool plain = false;
+    with_plain_form(arguments_, [&](auto form, auto width) {
+      if constexpr (form() == FusedForm::projection) {
+        if (!side.vectors.vectors) return;
+        launch(stream_, fused_plain_states<width(), Keys>, blocks, dim3(fused_threads),
+               PlainStatesLayout<width()>::bytes, cut_problem, side, states);
+        plain = true;
+      }
+    });
+    if (!plain) {
+      launch(stream_, fused_local_states<Exact, Projected, Keys>, blocks, dim3(fused_threads),
+             LocalStatesLayout<Exact, Projected>::bytes(problem.d_padded), cut_problem, side, states);
+    }
     launch(stream_, fused_scan_states<Projected>, grid(problem.m_padded / fused_warps, 1), dim3(fused_threads), 0,
            cut_problem, Keys, side.n, states, carried);
     return states;
