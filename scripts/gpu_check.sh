@@ -264,7 +264,8 @@ sanitize() {
     found=$(sed -n -e 's/.*ERROR SUMMARY: \([0-9]*\) error.*/\1/p' \
       -e 's/.*RACECHECK SUMMARY: .*(\([0-9]*\) error.*/\1/p' "$log" | tail -n 1)
     # A process that was stopped has written its errors, but no summary.
-    [[ $found ]] || found=$(grep -c -E '^=+ (Invalid|Misaligned|Error:|Program hit)' "$log")
+    [[ $found ]] ||
+      found=$(grep -c -E '^=+ (Invalid|Misaligned|Out-of-range|Illegal|Malloc|Stack overflow|Error:)' "$log")
     (( errors += ${found:-0} ))
     if (( ${found:-0} )); then fields+=", \"$(basename "$log")\": $(head -n 60 "$log" | cut -c -300 | json_text)"; fi
   done

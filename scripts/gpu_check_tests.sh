@@ -185,10 +185,10 @@ run_tests() {
     result=failed
   elif (( total == 0 )); then
     result=skipped reason="no test has this name"
-  elif (( n_passed == 0 )); then
-    result=skipped
   elif (( n_unreached )); then
     result=unfinished
+  elif (( n_passed == 0 )); then
+    result=skipped
   else
     result=passed
   fi

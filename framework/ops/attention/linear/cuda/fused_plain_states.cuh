@@ -1,12 +1,14 @@
 #pragma once
 // Sums over segments (fused_states.cuh) in the plain case (fused_plain.cuh) with a random projection. A feature's sum
-// is under one integer scale, the ceiling of its maximum over the segment's first chunk. It rises if a later row is
-// more than 2^24 above it, so that chunks need no maxima over rows: the general kernel spends most of its time there.
-// Rows far below the maximum of their feature are the same as there: zero 2^126 below it.
+// is under one integer scale, the ceiling of its maximum over the chunk that is added first (for queries the segment's
+// last). It rises if a later row is more than 2^8 above it, so that chunks need no maxima over rows: the general kernel
+// spends most of its time there. Rows far below their feature's scale are the same as there: zero 2^126 below it.
 #include "framework/ops/attention/linear/cuda/fused_plain.cuh"
 
 namespace furlong::ops {
 namespace FURLONG_GPU {
+
+inline constexpr float plain_states_margin = 8;  // of log2 features above their scale
 
 /// Shared memory of fused_plain_states, in bytes from its start.
 template <int D>
@@ -72,7 +74,6 @@ class PlainStatesBlock {
       offset[half] = rows.plus[half] + weight.shift, weight_factor[half] = weight.factor;
       if (!Keys && t == 0) extra()[own + g + 8 * half] = weight.extra;
     }
-    if (next >= 0) load_rows(next);  // arrives while this chunk is computed
     float most = fused_nothing;
     FURLONG_UNROLL
     for (int n = 0; n < 8; ++n) {
@@ -83,8 +84,9 @@ class PlainStatesBlock {
         most = gpu_max(most, counts[e >> 1] ? logs[n][e] : fused_nothing);
       }
     }
-    const bool rises = __syncthreads_or(turn == 0 || most > plain_margin);
-    if (rises) raise(logs, counts, turn == 0);
+    const bool rises = __syncthreads_or(turn == 0 || most > plain_states_margin);
+    if (rises) raise(logs, offset, counts, turn == 0);
+    if (next >= 0) load_rows(next);  // arrives while this chunk is added
     FURLONG_UNROLL
     for (int half = 0; half < 2; ++half) {
       FURLONG_UNROLL
@@ -98,8 +100,16 @@ class PlainStatesBlock {
     advance(turn, rises && turn > 0);
   }
 
-  /// Raises the scales of features with a row above the margin (at first, of all), and lowers the logarithms.
-  __device__ __forceinline__ void raise(float (&logs)[8][4], const bool (&counts)[2], bool all) {
+  /// Raises the scales of features with a row above the margin (at first, of all), and computes the logarithms again:
+  /// under a scale far below them they have lost digits.
+  __device__ __forceinline__ void raise(float (&logs)[8][4], const float (&offset)[2], const bool (&counts)[2],
+                                        bool all) {
+    rows.project(projection(), logs);
+    FURLONG_UNROLL
+    for (int n = 0; n < 8; ++n) {
+      FURLONG_UNROLL
+      for (int e = 0; e < 4; ++e) logs[n][e] = gpu_fma(logs[n][e], factor, offset[e >> 1]);
+    }
     const float none[2] = {0.0f, 0.0f};
     column_maxima(p, logs, none, none, counts, floats(Layout::maxima) + 4 * own);
     __syncthreads();
@@ -111,9 +121,9 @@ class PlainStatesBlock {
         float most = fused_nothing;
         FURLONG_UNROLL
         for (int warp = 0; warp < fused_warps; ++warp) most = gpu_max(most, floats(Layout::maxima)[64 * warp + place]);
-        const float by = all || most > plain_margin ? ::ceilf(most) : 0.0f;
+        const float by = all || most - scale[n][e] > plain_states_margin ? ::ceilf(most) - scale[n][e] : 0.0f;
         scale[n][e] += by;
-        logs[n][e] -= by, logs[n][2 + e] -= by;
+        logs[n][e] -= scale[n][e], logs[n][2 + e] -= scale[n][e];
         if (own == 0 && g == 0) floats(Layout::moves)[place] = by;
       }
     }

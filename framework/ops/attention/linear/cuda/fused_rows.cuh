@@ -46,7 +46,9 @@ struct FusedProblem {
 };
 
 /// Sums over the tokens before each segment (for gradients: after it): sum [batch · n_heads, segments, m_padded,
-/// d_value], the others [batch · n_heads, segments, m_padded]. Features are in the order of products.
+/// d_value], the others [batch · n_heads, segments, m_padded]. Features are in the order of products. `maximum` is the
+/// logarithm that a feature's terms are under: their maximum, or in the plain case an integer near it
+/// (fused_plain_states.cuh).
 struct FusedStates {
   float *sum = nullptr, *extra = nullptr, *maximum = nullptr;
   int segments = 1;
