@@ -88,8 +88,7 @@ struct LinearAttentionState {
   /// [batch, n_heads, features]: Σ_j φ(k_j) exp(-maximum).
   Tensor normalizer;
   /// [batch, n_heads, features]: running maximum of the features' logarithms, or of the rows' logarithms in the form
-  /// `values`; on GPUs possibly a number near it, at most 2^8 below. With rotate_numerator both features of a pair store
-  /// the larger maximum.
+  /// `values`. With rotate_numerator both features of a pair store the larger maximum.
   Tensor maximum;
   /// [batch, n_heads]: Σ_j |φ(k_j)| exp(-maximum), in the form `values`.
   Tensor magnitude;
