@@ -107,7 +107,7 @@ class Cases(unittest.TestCase):
     def test_the_largest_time_is_the_prediction(self):
         h100, figures = sass_cases.DEVICES[0], self.figures()
         cycle = 1e12 / (h100.multiprocessors * h100.clock)
-        self.assertAlmostEqual(figures["times"]["issue"], figures["slots"] / (4 * 0.6) * cycle)
+        self.assertAlmostEqual(figures["times"]["issue"], figures["slots"] / (4 * 0.35) * cycle)
         self.assertAlmostEqual(figures["times"]["exponentials"], figures["exp"] * 2 * cycle)
         self.assertEqual(figures["bound"], "issue")
         self.assertEqual(self.figures(bytes=1e6)["bound"], "memory")
