@@ -72,39 +72,19 @@ TOKENS = 64 * CHUNKS
 VISIBLE = (1 + 2 + 3 + 4) / 16
 
 
-def state_cases(name, projected):
-    """Sums of segments. A block has one feature tile. Maps without projections have the kernel of all inputs, with
-    branches for other maps, rows without 16-byte accesses, masks and documents."""
-    if projected:
-        kernel, token_heads = ": fused_plain_states<64, ", TOKENS / 4
-        loops = [(r"for \(int turn = 0", CHUNKS)]
-        parts = [(r": if \(rises\) raise\(", 1 / CHUNKS), (r": if \(moves\) \{", 0)]
-        keys = queries = None
-    else:
-        kernel, token_heads = ": fused_local_states<true, false, ", TOKENS
-        loops = [(r"for \(int i = [^\n]*i < fused_chunk \* vectors", 4), (r"for \(int turn = 0", CHUNKS)]
-        parts = [
-            (r"pack_bf16\(to_compute\(at\[2 \* i\]\)|: if \(exists\) read_entries|: target\.put\(row, at \+ e", 0),
-            # Two versions of these, for the forms "logarithms" and "values".
-            (r"const float e = exp2_fast\(\(p\.values", 1 / 2),
-            (r": return p\.values \? feature \* e : e", 0),
-            (r": if \(form == relu\) return body|: body\(std::integral_constant<FusedForm, softmax>", 0),
-            (r": if \(!Projected && p\.form == FusedForm::softmax\)", 0),
-            (r": const auto four = load_vector<4>\(at \+ 4|: entries\[i\] = at\[i\]|\+\+j\) entries", 0),
-        ]
-        keys = (r"const int start = run_start\[end - 1\]|: return \{start > first", 0)
-        queries = (r": while \(until > first", 0)
+def state_cases(name, form, tiles):
+    """Sums of segments. A block has one feature tile of `tiles`."""
     return [
         Case(
             f"{name} sums of {side}",
-            kernel + which,
+            rf": fused_plain_states<\(FusedForm\){form}, 64, {keys}>",
             warps=4,
-            token_heads=token_heads,
+            token_heads=TOKENS / tiles,
             bytes=bytes,
-            loops=loops,
-            parts=[*parts, own] if own else parts,
+            loops=[(r"for \(int turn = 0", CHUNKS)],
+            parts=[(r": if \(rises\) raise\(", 1 / CHUNKS), (r": if \(moves\) \{", 0)],
         )
-        for side, which, bytes, own in (("keys", "true>", 256, keys), ("queries", "false>", 268, queries))
+        for side, keys, bytes in (("keys", "true", 256), ("queries", "false", 268))
     ]
 
 
@@ -274,9 +254,9 @@ def softmax_case(name, kernel, rows, tile, bytes, loops, parts):
 
 CASES = [
     *plain_cases("favor_positive", form=1, tiles=4, tiles_80=2),
-    *state_cases("favor_positive", projected=True),
+    *state_cases("favor_positive", form=1, tiles=4),
     *plain_cases("elu1", form=6, tiles=1, tiles_80=1),
-    *state_cases("elu1", projected=False),
+    *state_cases("elu1", form=6, tiles=1),
     *COMPOSED,
     softmax_case(
         "softmax forward",
@@ -298,7 +278,7 @@ CASES = [
         bytes=648,
         loops=[FIND],
         parts=[
-            (r": if \(!whole && !\(", None),
+            (r"^[^\n]*\n.*: if \(!whole\)|void hide_scores\(", None),
             (r"^[^\n]*\n.*: if \(kept && !tile\.is_full\(\)\)", 0),
         ],
     ),

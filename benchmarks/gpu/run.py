@@ -28,6 +28,7 @@ import argparse
 import datetime
 import json
 import pathlib
+import re
 import statistics
 import subprocess
 import sys
@@ -333,7 +334,10 @@ def cases_of(arguments):
                     "batch": max(1, arguments.tokens // n),
                     "train": train,
                 }
-                yield {**case, "m": 256} if attention == "favor_positive" else case
+                if attention == "favor_positive":
+                    case["m"] = 256
+                if re.search(arguments.only, describe(case)):
+                    yield case
 
 
 def machine(device, repeat):
@@ -365,6 +369,9 @@ def main():
         "--parts", nargs="+", choices=("attention", "training"), default=["attention", "training"], help="parts to run"
     )
     parser.add_argument("--list", action="store_true", help="print the cases in order and run none")
+    parser.add_argument(
+        "--only", default="", metavar="PATTERN", help="only attention whose line in --list has this regular expression"
+    )
     parser.add_argument("--self-test", action="store_true", help="test the arithmetic and run no case")
     parser.add_argument(
         "--seconds", type=float, default=600, help="time limit; cases that do not fit are left out"

@@ -30,6 +30,13 @@ __device__ inline void cp_async16(void* shared, const void* global, int source_b
   cp_async<16>(shared, global, source_bytes);
 }
 
+/// Asks for the 32 bytes around an address of global memory, so that a later read finds them in the L2 cache.
+__device__ inline void prefetch_l2([[maybe_unused]] const void* global) {
+#if defined(__CUDA_ARCH__)
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(global));
+#endif
+}
+
 /// Commits this thread's copies since the last commit as one group, which may be empty.
 __device__ inline void cp_async_commit() {
 #if defined(__CUDA_ARCH__)

@@ -22,14 +22,11 @@ namespace FURLONG_GPU {
                                                               FusedGradient);                                        \
   template __global__ void fused_plain_gradients<form, true>(FusedProblem, FusedSide, FusedSide, FusedStates, bool,  \
                                                              PlainGradientsLayout<form>, FusedGradient,              \
-                                                             FusedGradient);
+                                                             FusedGradient);                                         \
+  template __global__ void fused_plain_states<form, 64, true>(FusedProblem, FusedSide, FusedStates);                 \
+  template __global__ void fused_plain_states<form, 64, false>(FusedProblem, FusedSide, FusedStates);
 FUSED(FusedForm::projection)
 FUSED(FusedForm::elu1)
-
-template __global__ void fused_plain_states<64, true>(FusedProblem, FusedSide, FusedStates);
-template __global__ void fused_plain_states<64, false>(FusedProblem, FusedSide, FusedStates);
-template __global__ void fused_local_states<true, false, true>(FusedProblem, FusedSide, FusedStates);
-template __global__ void fused_local_states<true, false, false>(FusedProblem, FusedSide, FusedStates);
 
 template __global__ void linear_attention_features_kernel<float, FeatureForm::values>(Composed<float>,
                                                                                       ComposedSide<float>, bool);

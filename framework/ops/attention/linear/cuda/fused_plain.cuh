@@ -54,13 +54,14 @@ struct PlainRows {
     for (int half = 0; half < 2; ++half) {
       const int row = first + g + 8 * half;
       const bool exists = row < rows.n;
-      const auto* source = reinterpret_cast<const std::uint32_t*>(
-          static_cast<const Bf16*>(rows.data) + (exists ? row : rows.n - 1) * rows.row_stride + 8 * t);
+      const auto* source =
+          reinterpret_cast<const std::uint32_t*>(static_cast<const Bf16*>(rows.data) + row * rows.row_stride + 8 * t);
       FURLONG_UNROLL
       for (int group = 0; group < D / 32; ++group) {
-        const auto four = load_vector<4>(source + 16 * group);
+        Vector<std::uint32_t, 4> four{};
+        if (exists) four = load_vector<4>(source + 16 * group);
         FURLONG_UNROLL
-        for (int i = 0; i < 4; ++i) word(group, half, i) = exists ? four[i] : 0u;
+        for (int i = 0; i < 4; ++i) word(group, half, i) = four[i];
       }
     }
   }
@@ -172,6 +173,30 @@ struct PlainSide {
             features[n][2 * half + e] = x > 0 ? 1 + x : exp2_fast(x * log2_of_e);
           } else {
             features[n][2 * half + e] = exp2_fast(gpu_fma(x, sign, -term));
+          }
+        }
+      }
+    }
+  }
+  /// Computes log2 of a tile's features plus added(n, e), of the form elu1 or softmax; places as in values().
+  template <class Added>
+  __device__ __forceinline__ void logarithms(int tile, const Added& added, float (&logs)[8][4]) const {
+    const bool negative = tile >= D / fused_tile;  // softmax
+    const float sign = negative ? -log2_of_e : log2_of_e;
+    FURLONG_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      const float term = negative ? minus[half] : plus[half];
+      FURLONG_UNROLL
+      for (int n = 0; n < 8; ++n) {
+        const std::uint32_t word = rows.word_of_tile(tile, n / 4, half, n % 4);
+        const float entries[2] = {low_bf16(word), high_bf16(word)};
+        FURLONG_UNROLL
+        for (int e = 0; e < 2; ++e) {
+          const float x = entries[e], plus_all = added(n, 2 * half + e);
+          if constexpr (form == FusedForm::elu1) {
+            logs[n][2 * half + e] = x > 0 ? log2_fast(1 + x) + plus_all : gpu_fma(x, log2_of_e, plus_all);
+          } else {
+            logs[n][2 * half + e] = gpu_fma(x, sign, -term) + plus_all;
           }
         }
       }

@@ -19,9 +19,10 @@ class PlainGradientsBlock : PlainGradientsMemory<form, Keys> {
   using Base::projected, Base::p, Base::row_side, Base::column_side, Base::at, Base::head, Base::factor, Base::lane,
       Base::g, Base::t, Base::own, Base::row, Base::column, Base::query_base, Base::query_factor, Base::query_extra,
       Base::exponent, Base::pairs, Base::inputs, Base::vectors, Base::sums_plus, Base::sums_minus, Base::has_sum,
-      Base::has_lost, Base::left, Base::spoiled, Base::load_chunk, Base::load_rows, Base::find_position, Base::load_sum,
-      Base::write, Base::sum_at, Base::sum_words, Base::column_term, Base::token_scale, Base::tile_scale, Base::normal,
-      Base::row_vectors, Base::column_vectors, Base::omega, Base::sum, Base::extra, Base::first_tile, Base::tiles;
+      Base::has_lost, Base::left, Base::spoiled, Base::load_chunk, Base::prefetch_chunk, Base::load_rows,
+      Base::find_position, Base::load_sum, Base::write, Base::sum_at, Base::sum_words, Base::column_term,
+      Base::token_scale, Base::tile_scale, Base::normal, Base::row_vectors, Base::column_vectors, Base::omega,
+      Base::sum, Base::extra, Base::first_tile, Base::tiles;
   using Sums = float (&)[8][4];
   using ConstSums = const float (&)[8][4];
   static constexpr bool scaled = projected || Keys;  // columns have factors in the sum: their scale, their denominator
@@ -47,6 +48,7 @@ class PlainGradientsBlock : PlainGradientsMemory<form, Keys> {
 
   __device__ __forceinline__ void chunk(int first, int turn, bool goes_on) {
     load_chunk(first);
+    if (goes_on) prefetch_chunk(Keys ? first - fused_chunk : first + fused_chunk);
     clear(inputs);
     if constexpr (Keys) clear(vectors);
     sums_plus[0] = sums_plus[1] = sums_minus[0] = sums_minus[1] = 0;

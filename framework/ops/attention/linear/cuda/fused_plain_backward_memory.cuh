@@ -74,6 +74,26 @@ class PlainGradientsMemory {
       column_term(2)[line] = weight.extra, column_term(3)[line] = column.plus[half];
     }
   }
+  /// Asks for what load_chunk() reads. Registers do not suffice to read it before it is used.
+  __device__ __forceinline__ void prefetch_chunk(int first) const {
+    constexpr int sector = 32 / sizeof(Bf16);
+    const int thread = opaque(static_cast<int>(threadIdx.x)), line = first + thread / 2;
+    const auto ask = [&](const FusedHeadRows& rows) {
+      if (line >= rows.n) return;
+      const Bf16* half_row = static_cast<const Bf16*>(rows.data) + line * rows.row_stride + thread % 2 * 32;
+      prefetch_l2(half_row);
+      prefetch_l2(half_row + sector);
+    };
+    ask(inputs_of(row_side, Keys));
+    ask(vectors_of(row_side, Keys));
+    ask(inputs_of(column_side, !Keys));
+    ask(vectors_of(column_side, !Keys));
+    const FusedSide& queries = Keys ? column_side : row_side;
+    const int query = first + thread % 8 * 8;
+    if (thread >= 24 || query >= queries.n) return;
+    const float* terms = thread < 8 ? queries.top : thread < 16 ? queries.inverse : queries.delta;
+    prefetch_l2(terms + static_cast<std::int64_t>(opaque(head.batch) * p.n_heads + head.head) * queries.n + query);
+  }
   __device__ __forceinline__ void load_rows(int first) {
     row.rows.load(inputs_of(row_side, Keys), opaque(first + own));
     column.rows.load(inputs_of(column_side, !Keys), opaque(first + own));

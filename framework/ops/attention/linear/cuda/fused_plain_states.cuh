@@ -1,8 +1,8 @@
 #pragma once
-// Sums over segments (fused_states.cuh) in the plain case (fused_plain.cuh) with a random projection. A feature's sum
-// is under one integer scale, the ceiling of its maximum over the chunk that is added first (for queries the segment's
-// last). It rises if a later row is more than 2^8 above it, so that chunks need no maxima over rows: the general kernel
-// spends most of its time there. Rows far below their feature's scale are the same as there: zero 2^126 below it.
+// Sums over segments (fused_states.cuh) in the plain case (fused_plain.cuh). A feature's sum is under one integer
+// scale, the ceiling of its maximum over the chunk that is added first (for queries the segment's last). It rises if a
+// later row is more than 2^8 above it, so that chunks need no maxima over rows: the general kernel spends most of its
+// time there. Rows far below their feature's scale are the same as there: zero 2^126 below it.
 #include "framework/ops/attention/linear/cuda/fused_plain.cuh"
 
 namespace furlong::ops {
@@ -11,7 +11,7 @@ namespace FURLONG_GPU {
 inline constexpr float plain_states_margin = 8;  // of log2 features above their scale
 
 /// Shared memory of fused_plain_states, in bytes from its start.
-template <int D>
+template <FusedForm form, int D>
 struct PlainStatesLayout {
   static constexpr int plane = fused_chunk * fused_ld * 2;
   static constexpr int maxima = 0;                               // float [4, 64]: of each warp's rows
@@ -20,13 +20,14 @@ struct PlainStatesLayout {
   static constexpr int weights = extra + 64 * 4;                 // tile
   static constexpr int vectors = weights + plane;                // two tiles
   static constexpr int random_projection = vectors + 2 * plane;  // tile
-  static constexpr int bytes = random_projection + fused_tile * (D + 8) * 2;
+  static constexpr int bytes = random_projection + (form == FusedForm::projection ? fused_tile * (D + 8) * 2 : 0);
 };
 
 /// The block's segment, feature tile and 64 columns of the vectors.
-template <int D, bool Keys>
+template <FusedForm form, int D, bool Keys>
 class PlainStatesBlock {
-  using Layout = PlainStatesLayout<D>;
+  using Layout = PlainStatesLayout<form, D>;
+  static constexpr bool projected = form == FusedForm::projection;
 
  public:
   __device__ PlainStatesBlock(const FusedProblem& problem, const FusedSide& of, unsigned char* shared)
@@ -47,7 +48,7 @@ class PlainStatesBlock {
     clear(sums);
     FURLONG_UNROLL
     for (int n = 0; n < 8; ++n) scale[n][0] = scale[n][1] = 0;
-    plain_load_projection<D>(p, head, tile(), projection());
+    if constexpr (projected) plain_load_projection<D>(p, head, tile(), projection());
     load_vectors_of(first_of(0), 0);
     load_rows(first_of(0));
     for (int turn = 0; turn < chunks; ++turn) {
@@ -65,24 +66,21 @@ class PlainStatesBlock {
     float logs[8][4], offset[2], weight_factor[2];
     bool counts[2];
     rows.prepare(p);
-    rows.project(projection(), logs);
     FURLONG_UNROLL
     for (int half = 0; half < 2; ++half) {
       const int line = first + own + g + 8 * half;
       const RowWeight weight = Keys ? RowWeight{0.0f, 1.0f, 1.0f} : query_weight(p, head, side, line);
       counts[half] = line < side.n;
-      offset[half] = rows.plus[half] + weight.shift, weight_factor[half] = weight.factor;
+      offset[half] = projected ? rows.plus[half] + weight.shift : weight.shift, weight_factor[half] = weight.factor;
       if (!Keys && t == 0) extra()[own + g + 8 * half] = weight.extra;
     }
+    // Stabilizer and scale may be large and nearly cancel, so they are subtracted first.
+    logarithms([&](int n, int e) { return offset[e >> 1] - scale[n][e & 1]; }, logs);
     float most = fused_nothing;
     FURLONG_UNROLL
     for (int n = 0; n < 8; ++n) {
       FURLONG_UNROLL
-      for (int e = 0; e < 4; ++e) {
-        // Stabilizer and scale may be large and nearly cancel, so they are subtracted first.
-        logs[n][e] = gpu_fma(logs[n][e], factor, offset[e >> 1] - scale[n][e & 1]);
-        most = gpu_max(most, counts[e >> 1] ? logs[n][e] : fused_nothing);
-      }
+      for (int e = 0; e < 4; ++e) most = gpu_max(most, counts[e >> 1] ? logs[n][e] : fused_nothing);
     }
     const bool rises = __syncthreads_or(turn == 0 || most > plain_states_margin);
     if (rises) raise(logs, offset, counts, turn == 0);
@@ -100,16 +98,26 @@ class PlainStatesBlock {
     advance(turn, rises && turn > 0);
   }
 
+  /// Computes log2 of the rows' features plus added(n, e), at places as in PlainSide::values(). Called by all lanes.
+  template <class Added>
+  __device__ __forceinline__ void logarithms(const Added& added, float (&logs)[8][4]) const {
+    if constexpr (projected) {
+      rows.project(projection(), logs);
+      FURLONG_UNROLL
+      for (int n = 0; n < 8; ++n) {
+        FURLONG_UNROLL
+        for (int e = 0; e < 4; ++e) logs[n][e] = gpu_fma(logs[n][e], factor, added(n, e));
+      }
+    } else {
+      rows.logarithms(tile(), added, logs);
+    }
+  }
+
   /// Raises the scales of features with a row above the margin (at first, of all), and computes the logarithms again:
   /// under a scale far below them they have lost digits.
   __device__ __forceinline__ void raise(float (&logs)[8][4], const float (&offset)[2], const bool (&counts)[2],
                                         bool all) {
-    rows.project(projection(), logs);
-    FURLONG_UNROLL
-    for (int n = 0; n < 8; ++n) {
-      FURLONG_UNROLL
-      for (int e = 0; e < 4; ++e) logs[n][e] = gpu_fma(logs[n][e], factor, offset[e >> 1]);
-    }
+    logarithms([&](int, int e) { return offset[e >> 1]; }, logs);
     const float none[2] = {0.0f, 0.0f};
     column_maxima(p, logs, none, none, counts, floats(Layout::maxima) + 4 * own);
     __syncthreads();
@@ -224,17 +232,17 @@ class PlainStatesBlock {
   const FusedHead head;
   const float factor;
   const int lane, g, t, own;
-  PlainSide<FusedForm::projection, D, Keys> rows;
+  PlainSide<form, D, Keys> rows;
   float scale[8][2];  // of features 8 n + 2 t + e of the tile
   float sums[8][4], extra_sums[4] = {};
 };
 
 /// As fused_local_states. Grid: (segments, tiles · D / 64, batch · n_heads).
-template <int D, bool Keys>
-__global__ void __launch_bounds__(fused_threads, 3)
+template <FusedForm form, int D, bool Keys>
+__global__ void __launch_bounds__(fused_threads, form == FusedForm::softmax && D == 128 ? 2 : 3)
     fused_plain_states(FusedProblem p, FusedSide side, FusedStates states) {
   FURLONG_DYNAMIC_SHARED(unsigned char, memory);
-  PlainStatesBlock<D, Keys>(p, side, memory).run(states);
+  PlainStatesBlock<form, D, Keys>(p, side, memory).run(states);
 }
 
 }  // namespace FURLONG_GPU

@@ -54,24 +54,24 @@ __global__ void __launch_bounds__(256)
   }
 }
 
-/// delta = d_output · output for each query of each head, one warp each. Grid: (queries / 8, 1, batch · n_heads).
+/// delta = d_output · output for each query of each head, eight lanes each. Grid: (queries / 32, 1, batch · n_heads).
 __global__ void __launch_bounds__(256)
     fused_deltas(FusedRows d_output, FusedRows output, float* delta, int n_heads, int n, int width) {
-  const int i = static_cast<int>(blockIdx.x) * 8 + warp_index(), index = static_cast<int>(blockIdx.z),
-            batch = index / n_heads;
-  if (i >= n) return;
-  const int head = index % n_heads;
+  const int i = (static_cast<int>(blockIdx.x) * 256 + static_cast<int>(threadIdx.x)) / 8,
+            lane = static_cast<int>(threadIdx.x) % 8;
+  const int index = static_cast<int>(blockIdx.z), batch = index / n_heads, head = index % n_heads;
   const FusedHeadRows g = fused_rows_of(d_output, batch, head, n), o = fused_rows_of(output, batch, head, n);
   float sum = 0;
-  for (int column = 8 * lane_index(); column < width; column += 256) {
+  for (int column = 8 * lane; column < width && i < n; column += 64) {
     float a[8], b[8];
     read_entries(g, i, column, a);
     read_entries(o, i, column, b);
     FURLONG_UNROLL
     for (int e = 0; e < 8; ++e) sum = gpu_fma(a[e], b[e], sum);
   }
-  sum = warp_sum(sum);
-  if (lane_index() == 0) delta[static_cast<std::int64_t>(index) * n + i] = sum;
+  FURLONG_UNROLL
+  for (int step = 4; step > 0; step /= 2) sum += __shfl_xor_sync(full_warp, sum, step);
+  if (lane == 0 && i < n) delta[static_cast<std::int64_t>(index) * n + i] = sum;
 }
 
 /// Which tokens of a chunk [first, end) contribute to the sum that is carried to the next chunk, and whether the sum so
@@ -81,15 +81,18 @@ struct CarriedRun {
   int from, until;  // rows of the chunk
   bool keeps;
 };
+/// Returns whether the sum so far is kept.
+__device__ __forceinline__ bool keeps_sum(const std::int32_t* run_start, bool keys, int first, int end, int n) {
+  if (run_start == nullptr) return true;
+  return keys ? run_start[end - 1] < first : end < n && run_start[end] <= first;
+}
 __device__ inline CarriedRun carried_run(const std::int32_t* run_start, bool keys, int first, int end, int n) {
-  if (run_start == nullptr) return {first, end, true};
-  if (keys) {
-    const int start = run_start[end - 1];
-    return {start > first ? start : first, end, start < first};
-  }
+  const bool keeps = keeps_sum(run_start, keys, first, end, n);
+  if (run_start == nullptr) return {first, end, keeps};
+  if (keys) return {gpu_max(first, run_start[end - 1]), end, keeps};
   int until = end;
   while (until > first && run_start[until - 1] > first) until = run_start[until - 1];
-  return {first, until, end < n && run_start[end] <= first};
+  return {first, until, keeps};
 }
 
 /// Numbers that a row of queries adds to a sum besides its features; {0, 1, 1} for keys.
@@ -256,10 +259,12 @@ struct FusedCarried {
 };
 
 /// Replaces each segment's own sum by the sum over the segments before it (`keys`) or after it, in order; if not
-/// causal, replaces the first one by the total. One warp per feature. Grid: (m_padded / 4, 1, batch · n_heads).
+/// causal, replaces the first one by the total. One warp per feature, which reads eight segments before it adds them
+/// up, because each read takes longer than all additions. Grid: (m_padded / 4, 1, batch · n_heads).
 template <bool Projected>
-__global__ void __launch_bounds__(fused_threads, 8)
+__global__ void __launch_bounds__(fused_threads, 5)
     fused_scan_states(FusedProblem p, bool keys, int n, FusedStates states, FusedCarried carried) {
+  constexpr int ahead = 8;
   const int f = static_cast<int>(blockIdx.x) * fused_warps + warp_index(), index = static_cast<int>(blockIdx.z);
   const int length = p.segment_chunks * fused_chunk, lane = lane_index();
   const int feature = feature_at<Projected>(f / fused_tile, f % fused_tile);
@@ -268,43 +273,59 @@ __global__ void __launch_bounds__(fused_threads, 8)
              ends = carried.final_sum != nullptr && feature < p.m;
   const std::int32_t* run_start =
       p.run_start ? p.run_start + static_cast<std::int64_t>(index / p.n_heads) * n : nullptr;
-  const auto row_of = [&](int segment) { return states.at(index, segment, true) * p.m_padded + f; };
-  const auto keeps = [&](int segment) {
-    return carried_run(run_start, keys, segment * length, gpu_min(n, (segment + 1) * length), n).keeps;
-  };
   const auto segment_at = [&](int step) { return keys ? step : p.segments - 1 - step; };
-  // Columns of sum, then the extra column.
-  for (int column = lane; column <= p.d_value; column += 32) {
-    const bool is_extra = column == p.d_value;
-    float sum = 0, maximum = fused_nothing;
-    if (starts) {
-      sum = is_extra ? carried.start_extra[own] : carried.start_sum[own * p.d_value + column];
-      maximum = carried.start_maximum[own] * log2_of_e;
+  const auto row_of = [&](int segment) { return states.at(index, segment, true) * p.m_padded + f; };
+  const float start_maximum = starts ? carried.start_maximum[own] * log2_of_e : fused_nothing;
+  // Calls body(row, the segment's maximum, whether it keeps the sum so far, its `width` numbers) for all segments in
+  // order. `stride`: numbers of `source` per row.
+  const auto each_segment = [&](auto width, const float* source, std::int64_t stride, const auto& body) {
+    for (int first = 0; first < p.segments; first += ahead) {
+      Vector<float, width()> numbers[ahead];
+      float maxima[ahead];
+      FURLONG_UNROLL
+      for (int i = 0; i < ahead; ++i) {
+        const std::int64_t row = row_of(segment_at(gpu_min(first + i, p.segments - 1)));
+        numbers[i] = load_vector<width()>(source + row * stride);
+        maxima[i] = states.maximum[row];
+      }
+      FURLONG_UNROLL
+      for (int i = 0; i < ahead; ++i) {
+        if (first + i >= p.segments) break;
+        const int segment = segment_at(first + i), begin = segment * length;
+        body(row_of(segment), maxima[i], keeps_sum(run_start, keys, begin, gpu_min(n, begin + length), n), numbers[i]);
+      }
     }
-    for (int step = 0; step < p.segments; ++step) {
-      const int segment = segment_at(step);
-      const std::int64_t row = row_of(segment);
-      float* at = is_extra ? states.extra + row : states.sum + row * p.d_value + column;
-      const float local = *at, local_maximum = states.maximum[row];
-      if (p.causal) *at = sum;
-      if (!keeps(segment)) sum = 0, maximum = fused_nothing;
-      const float after = gpu_max(maximum, local_maximum);
-      sum = sum * exp2_fast(maximum - after) + local * exp2_fast(local_maximum - after);
-      maximum = after;
-    }
-    if (!p.causal) (is_extra ? states.extra[row_of(0)] : states.sum[row_of(0) * p.d_value + column]) = sum;
-    if (ends) (is_extra ? carried.final_extra[own] : carried.final_sum[own * p.d_value + column]) = sum;
-  }
+  };
+  // `width` columns of the sum from `column` on, or the extra column.
+  const auto scan = [&](auto width, int column, std::int64_t stride, float* target, const float* start, float* final) {
+    Vector<float, width()> sum;
+    float maximum = start_maximum;
+    FURLONG_UNROLL
+    for (int e = 0; e < width(); ++e) sum[e] = starts ? start[own * stride + column + e] : 0.0f;
+    each_segment(
+        width, target + column, stride, [&](std::int64_t row, float local_maximum, bool keeps, const auto& local) {
+          if (p.causal) store_vector(target + row * stride + column, sum);
+          const float before = keeps ? maximum : fused_nothing;
+          maximum = gpu_max(before, local_maximum);
+          const float old = keeps ? exp2_fast(before - maximum) : 0.0f, added = exp2_fast(local_maximum - maximum);
+          FURLONG_UNROLL
+          for (int e = 0; e < width(); ++e) sum[e] = gpu_fma(sum[e], old, local[e] * added);
+        });
+    if (!p.causal) store_vector(target + row_of(0) * stride + column, sum);
+    FURLONG_UNROLL
+    for (int e = 0; e < width() && ends; ++e) final[own * stride + column + e] = sum[e];
+  };
+  using One = std::integral_constant<int, 1>;
+  for (int column = 4 * lane; column < p.d_value; column += 128)
+    scan(std::integral_constant<int, 4>{}, column, p.d_value, states.sum, carried.start_sum, carried.final_sum);
+  if (lane == 31) scan(One{}, 0, 1, states.extra, carried.start_extra, carried.final_extra);
   __syncwarp();
   if (lane != 0) return;
-  float maximum = starts ? carried.start_maximum[own] * log2_of_e : fused_nothing;
-  for (int step = 0; step < p.segments; ++step) {
-    const int segment = segment_at(step);
-    const std::int64_t row = row_of(segment);
-    const float local = states.maximum[row];
+  float maximum = start_maximum;
+  each_segment(One{}, states.maximum, 1, [&](std::int64_t row, float local, bool keeps, const auto&) {
     if (p.causal) states.maximum[row] = maximum;
-    maximum = gpu_max(keeps(segment) ? maximum : fused_nothing, local);
-  }
+    maximum = gpu_max(keeps ? maximum : fused_nothing, local);
+  });
   if (!p.causal) states.maximum[row_of(0)] = maximum;
   if (ends) carried.final_maximum[own] = maximum * log_of_2;
   if (ends && feature == 0) carried.final_magnitude[index] = 0;

@@ -247,12 +247,10 @@ class FusedCall {
     const dim3 blocks = grid(cut_problem.segments, tiles() * ceil_div(problem.d_value, 64));
     bool plain = false;
     with_plain_form(arguments_, [&](auto form, auto width) {
-      if constexpr (form() == FusedForm::projection) {
-        if (!side.vectors.vectors) return;
-        launch(stream_, fused_plain_states<width(), Keys>, blocks, dim3(fused_threads),
-               PlainStatesLayout<width()>::bytes, cut_problem, side, states);
-        plain = true;
-      }
+      if (!side.vectors.vectors) return;
+      launch(stream_, fused_plain_states<form(), width(), Keys>, blocks, dim3(fused_threads),
+             PlainStatesLayout<form(), width()>::bytes, cut_problem, side, states);
+      plain = true;
     });
     if (!plain) {
       launch(stream_, fused_local_states<Exact, Projected, Keys>, blocks, dim3(fused_threads),
@@ -469,7 +467,7 @@ void linear_attention_fused_backward(const Stream& stream, const LinearAttention
   FusedCall call(stream, arguments);
   call.queries.vectors = rows_of(gradients.d_output);
   float* delta = call.floats(std::int64_t{call.heads()} * call.queries.n);
-  launch(stream, fused_deltas, call.grid(ceil_div(call.queries.n, 8), 1), dim3(256), 0, call.queries.vectors,
+  launch(stream, fused_deltas, call.grid(ceil_div(call.queries.n, 32), 1), dim3(256), 0, call.queries.vectors,
          rows_of(arguments.output), delta, call.problem.n_heads, call.queries.n, call.problem.d_value);
   call.queries.top = gpu_data<float>(arguments.top),
   call.queries.inverse = gpu_data<float>(arguments.inverse_denominator);

@@ -86,22 +86,16 @@ __global__ void __launch_bounds__(mma_threads) softmax_query_gradient_mma(const 
       FURLONG_UNROLL
       for (int m = 0; m < m_tiles; ++m) {
         FURLONG_UNROLL
-        for (int half = 0; half < 2; ++half) {
-          const VisibleRange visible = visible_keys(p, row_position + m * 16 + half * 8, tile.first, keys);
+        for (int n = 0; n < keys / 8; ++n) {
           FURLONG_UNROLL
-          for (int n = 0; n < keys / 8; ++n) {
-            FURLONG_UNROLL
-            for (int e = 0; e < 2; ++e) {
-              float& d_score = d_scores[m][n][2 * half + e];
-              const float weight =
-                  exp2_fast(gpu_fma(scores[m][n][2 * half + e], exponent_scale, -log_sum_exp[m][half]));
-              d_score = weight * (d_score - row_dots[m][half]);
-              const int j = n * 8 + lane % 4 * 2 + e;
-              if (!whole && !(((tile.kept[n / 4] >> (j & 31)) & 1) && visible.holds(j))) d_score = 0.0f;
-            }
+          for (int e = 0; e < 4; ++e) {
+            float& d_score = d_scores[m][n][e];
+            const float weight = exp2_fast(gpu_fma(scores[m][n][e], exponent_scale, -log_sum_exp[m][e / 2]));
+            d_score = weight * (d_score - row_dots[m][e / 2]);
           }
         }
       }
+      if (!whole) hide_scores<keys>(d_scores, p, tile, row_position, lane, 0.0f);
       if (kept && !tile.is_full()) {  // values of masked keys could turn a gradient of 0 into NaN
         __syncthreads();              // other warps still read the tile
         FURLONG_UNROLL_ONCE

@@ -34,28 +34,6 @@ struct RowState {
   }
 };
 
-/// Sets scores of keys that are not visible to -infinity.
-template <int keys, int m_tiles>
-__device__ __forceinline__ void hide_scores(float (&scores)[m_tiles][keys / 8][4], const SoftmaxProblem<Bf16>& p,
-                                            const KeyTile<keys>& tile, int row_position, int lane) {
-  FURLONG_UNROLL
-  for (int m = 0; m < m_tiles; ++m) {
-    FURLONG_UNROLL
-    for (int half = 0; half < 2; ++half) {
-      const VisibleRange visible = visible_keys(p, row_position + m * 16 + half * 8, tile.first, keys);
-      FURLONG_UNROLL
-      for (int n = 0; n < keys / 8; ++n) {
-        FURLONG_UNROLL
-        for (int e = 0; e < 2; ++e) {
-          const int j = n * 8 + lane % 4 * 2 + e;
-          const bool kept = (tile.kept[n / 4] >> (j & 31)) & 1;
-          if (!kept || !visible.holds(j)) scores[m][n][2 * half + e] = gpu_lowest<float>();
-        }
-      }
-    }
-  }
-}
-
 /// Turns scores into weights under the rows' new maxima, and rescales outputs and sums so far. `scale` > 0 is that of
 /// the exponents.
 template <int m_tiles, int n_tiles, int output_tiles>
@@ -317,7 +295,7 @@ __global__ void __launch_bounds__(mma_threads) softmax_forward_mma(const Softmax
       set_zero(scores);
       add_row_products<width>(scores, query_tile + warp_row * ld, key_tile, p.d_key_width, lane);
       if (!whole) {
-        hide_scores<keys>(scores, p, tile, row_position, lane);
+        hide_scores<keys>(scores, p, tile, row_position, lane, gpu_lowest<float>());
         if (silence_values<width>(value_tile, tile, p.d_value_width)) non_finite = true;
       }
       weigh_scores(scores, state, output, p.exponent_scale);

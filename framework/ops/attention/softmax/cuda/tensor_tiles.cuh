@@ -165,6 +165,29 @@ __device__ __forceinline__ void add_weighted_rows(float (&sums)[m_tiles][width /
   }
 }
 
+/// Sets scores of keys that are not visible to `hidden`. Without branches: they would take longer than the scores.
+template <int keys, int m_tiles>
+__device__ __forceinline__ void hide_scores(float (&scores)[m_tiles][keys / 8][4], const SoftmaxProblem<Bf16>& p,
+                                            const KeyTile<keys>& tile, int row_position, int lane, float hidden) {
+  FURLONG_UNROLL
+  for (int m = 0; m < m_tiles; ++m) {
+    FURLONG_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      const VisibleRange visible = visible_keys(p, row_position + m * 16 + half * 8, tile.first, keys);
+      FURLONG_UNROLL
+      for (int n = 0; n < keys / 8; ++n) {
+        FURLONG_UNROLL
+        for (int e = 0; e < 2; ++e) {
+          const int j = n * 8 + lane % 4 * 2 + e;
+          const bool seen = ((tile.kept[n / 4] >> (j & 31)) & 1) & (visible.begin <= j) & (j < visible.end);
+          float& score = scores[m][n][2 * half + e];
+          score = seen ? score : hidden;
+        }
+      }
+    }
+  }
+}
+
 /// Packs sums of one product as operand A of the next, rounded to bfloat16: both have the same register layout.
 template <int m_tiles, int n_tiles>
 __device__ __forceinline__ void pack_operand(std::uint32_t (&operand)[m_tiles][n_tiles / 2][4],

@@ -210,6 +210,32 @@ TEST_P(LinearAttentionPlain, RaisesScalesOfSegmentsInLaterChunks) {
   }
 }
 
+TEST_P(LinearAttentionPlain, RaisesScalesOfSegmentsWithFeaturesOfEntries) {
+  // As above. In the first chunk of a sum half of the entries are near -10: their features are 2^-14 of the others.
+  gpu_settings().segments = 2;
+  for (const Plain& plain : plain_cases()) {
+    const auto [map, width] = plain;
+    if (feature_map_info(map).needs_random_projection) continue;
+    AttentionProblem p = problem_of(plain, 193);
+    for (std::int64_t i = 0; i < p.n; ++i) {
+      std::vector<double>& rows = i / 64 % 2 == 0 ? p.key : p.query;
+      const std::int64_t heads = i / 64 % 2 == 0 ? 1 : 2;
+      for (std::int64_t row = i * heads; row < (i + 1) * heads; ++row) {
+        for (std::int64_t c = 0; c < width / 2; ++c) rows[static_cast<std::size_t>(row * width + c)] -= 10;
+      }
+    }
+    for (auto* values : {&p.query, &p.key}) *values = stored(*values, DType::bfloat16);
+    expect_close(p, name_of(plain));
+  }
+}
+
+TEST_P(LinearAttentionPlain, AddsUpManySegments) {
+  for (const Plain& plain : {Plain{FeatureMap::favor_positive, 64}, Plain{FeatureMap::elu1, 128}}) {
+    gpu_settings().segments = 18;  // more than twice as many as are read ahead
+    expect_close(problem_of(plain, 18 * 64 - 30, 1, 64), name_of(plain));
+  }
+}
+
 TEST_P(LinearAttentionPlain, LaterTokensChangeNoEarlierBit) {
   // Map and width, size of the entries of queries and of keys, segments.
   std::vector<std::tuple<Plain, double, double, std::int64_t>> cases;
