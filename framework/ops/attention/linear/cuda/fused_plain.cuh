@@ -54,14 +54,13 @@ struct PlainRows {
     for (int half = 0; half < 2; ++half) {
       const int row = first + g + 8 * half;
       const bool exists = row < rows.n;
-      const auto* source =
-          reinterpret_cast<const std::uint32_t*>(static_cast<const Bf16*>(rows.data) + row * rows.row_stride + 8 * t);
+      const auto* source = reinterpret_cast<const std::uint32_t*>(
+          static_cast<const Bf16*>(rows.data) + (exists ? row : rows.n - 1) * rows.row_stride + 8 * t);
       FURLONG_UNROLL
       for (int group = 0; group < D / 32; ++group) {
-        Vector<std::uint32_t, 4> four{};
-        if (exists) four = load_vector<4>(source + 16 * group);
+        const auto four = load_vector<4>(source + 16 * group);
         FURLONG_UNROLL
-        for (int i = 0; i < 4; ++i) word(group, half, i) = four[i];
+        for (int i = 0; i < 4; ++i) word(group, half, i) = exists ? four[i] : 0u;
       }
     }
   }

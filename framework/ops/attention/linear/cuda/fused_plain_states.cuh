@@ -237,9 +237,10 @@ class PlainStatesBlock {
   float sums[8][4], extra_sums[4] = {};
 };
 
-/// As fused_local_states. Grid: (segments, tiles · D / 64, batch · n_heads).
+/// As fused_local_states. At width 128 entries would leave too few registers for three blocks per multiprocessor. Grid:
+/// (segments, tiles · D / 64, batch · n_heads).
 template <FusedForm form, int D, bool Keys>
-__global__ void __launch_bounds__(fused_threads, form == FusedForm::softmax && D == 128 ? 2 : 3)
+__global__ void __launch_bounds__(fused_threads, form != FusedForm::projection && D == 128 ? 2 : 3)
     fused_plain_states(FusedProblem p, FusedSide side, FusedStates states) {
   FURLONG_DYNAMIC_SHARED(unsigned char, memory);
   PlainStatesBlock<form, D, Keys>(p, side, memory).run(states);
