@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 STATUS = "fitted to an H200"
 
-# Instructions that a scheduler issues per cycle: 0.28 to 0.43 on an H200 (docs/internals/kernel_cost.md#measured).
+# Instructions that a scheduler issues per cycle: 0.32 to 0.43 on an H200 (docs/internals/kernel_cost.md#measured).
 # Dependent instructions, barriers and loads take the other cycles.
 ISSUED_PER_CYCLE = 0.35
 
