@@ -366,7 +366,7 @@ def main():
     parser.add_argument("--furlong", default="build/release/bin/furlong", help="the program")
     parser.add_argument("--output", default="gpu.json", help="result file")
     parser.add_argument(
-        "--parts", nargs="+", choices=("attention", "training"), default=["attention", "training"], help="parts to run"
+        "--parts", nargs="+", choices=("attention", "training"), help="default: both; with --only attention"
     )
     parser.add_argument("--list", action="store_true", help="print the cases in order and run none")
     parser.add_argument(
@@ -399,6 +399,13 @@ def main():
     if arguments.self_test:
         training.self_test()
         return
+    arguments.parts = arguments.parts or ["attention"] + ["training"] * (not arguments.only)
+    try:
+        re.compile(arguments.only)
+    except re.error as error:
+        parser.error(f"--only {arguments.only}: {error}")
+    if "attention" in arguments.parts and not list(cases_of(arguments)):
+        parser.error(f"--only {arguments.only}: no line of --list contains it")
     if arguments.list:
         for line in [describe(case) for case in cases_of(arguments) if "attention" in arguments.parts] + [
             training.describe(case) for case in training.cases(arguments) if "training" in arguments.parts
@@ -424,6 +431,7 @@ def main():
         ).stdout.strip(),
         "device": properties.name if properties else arguments.device,
         "multiprocessors": properties.multi_processor_count if properties else None,
+        "arguments": {key: value for key, value in vars(arguments).items() if key not in ("furlong", "output")},
         "versions": versions(),
         "machine": machine(runner.device, arguments.repeat),
         "targets": TARGETS,

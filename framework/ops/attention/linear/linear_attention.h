@@ -87,8 +87,8 @@ struct LinearAttentionState {
   Tensor sum;
   /// [batch, n_heads, features]: Σ_j φ(k_j) exp(-maximum).
   Tensor normalizer;
-  /// [batch, n_heads, features]: running maximum of the features' logarithms, or of the rows' logarithms in the form
-  /// `values`. With rotate_numerator both features of a pair store the larger maximum.
+  /// [batch, n_heads, features]: running maximum of the features' logarithms (GPUs: up to 8 log 2 below it), or of the
+  /// rows' logarithms in the form `values`. With rotate_numerator both features of a pair store the larger maximum.
   Tensor maximum;
   /// [batch, n_heads]: Σ_j |φ(k_j)| exp(-maximum), in the form `values`.
   Tensor magnitude;

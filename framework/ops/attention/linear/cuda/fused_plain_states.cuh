@@ -129,8 +129,9 @@ class PlainStatesBlock {
         float most = fused_nothing;
         FURLONG_UNROLL
         for (int warp = 0; warp < fused_warps; ++warp) most = gpu_max(most, floats(Layout::maxima)[64 * warp + place]);
-        const float by = all || most - scale[n][e] > plain_states_margin ? ::ceilf(most) - scale[n][e] : 0.0f;
-        scale[n][e] += by;
+        const float after = all || most - scale[n][e] > plain_states_margin ? ::ceilf(most) : scale[n][e],
+                    by = after - scale[n][e];
+        scale[n][e] = after;
         logs[n][e] -= scale[n][e], logs[n][2 + e] -= scale[n][e];
         if (own == 0 && g == 0) floats(Layout::moves)[place] = by;
       }

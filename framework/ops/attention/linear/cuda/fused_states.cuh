@@ -57,8 +57,8 @@ __global__ void __launch_bounds__(256)
 /// delta = d_output · output for each query of each head, eight lanes each. Grid: (queries / 32, 1, batch · n_heads).
 __global__ void __launch_bounds__(256)
     fused_deltas(FusedRows d_output, FusedRows output, float* delta, int n_heads, int n, int width) {
-  const int i = (static_cast<int>(blockIdx.x) * 256 + static_cast<int>(threadIdx.x)) / 8,
-            lane = static_cast<int>(threadIdx.x) % 8;
+  const int thread = static_cast<int>(threadIdx.x), i = static_cast<int>(blockIdx.x) * 32 + thread / 8,
+            lane = thread % 8;
   const int index = static_cast<int>(blockIdx.z), batch = index / n_heads, head = index % n_heads;
   const FusedHeadRows g = fused_rows_of(d_output, batch, head, n), o = fused_rows_of(output, batch, head, n);
   float sum = 0;
@@ -217,7 +217,7 @@ __global__ void __launch_bounds__(fused_threads, Exact ? 3 : 2)
     for (int half = 0; half < 2; ++half) {
       const int place = own + g + 8 * half;
       const float after = raised(place);
-      before[half] = run.keeps ? exp2_fast(running[place] - after) : 0.0f;
+      before[half] = exp2_fast(running[place] - after);  // of a sum that is kept: 0 · NaN must not reach a document
       __syncwarp();
       if (t == 0) running[place] = after;
     }
@@ -229,8 +229,9 @@ __global__ void __launch_bounds__(fused_threads, Exact ? 3 : 2)
     for (int e = 0; e < 4; ++e) {
       // Rounded to nearest here, because additions inside a tensor-core product are not.
       FURLONG_UNROLL
-      for (int n = 0; n < 8; ++n) sums[n][e] = gpu_fma(sums[n][e], before[e >> 1], added[n][e]);
-      extra_sums[0][e] = gpu_fma(extra_sums[0][e], before[e >> 1], extra_added[0][e]);
+      for (int n = 0; n < 8; ++n)
+        sums[n][e] = run.keeps ? gpu_fma(sums[n][e], before[e >> 1], added[n][e]) : added[n][e];
+      extra_sums[0][e] = run.keeps ? gpu_fma(extra_sums[0][e], before[e >> 1], extra_added[0][e]) : extra_added[0][e];
     }
   }
   __syncwarp();
@@ -302,15 +303,16 @@ __global__ void __launch_bounds__(fused_threads, 5)
     float maximum = start_maximum;
     FURLONG_UNROLL
     for (int e = 0; e < width(); ++e) sum[e] = starts ? start[own * stride + column + e] : 0.0f;
-    each_segment(
-        width, target + column, stride, [&](std::int64_t row, float local_maximum, bool keeps, const auto& local) {
-          if (p.causal) store_vector(target + row * stride + column, sum);
-          const float before = keeps ? maximum : fused_nothing;
-          maximum = gpu_max(before, local_maximum);
-          const float old = keeps ? exp2_fast(before - maximum) : 0.0f, added = exp2_fast(local_maximum - maximum);
-          FURLONG_UNROLL
-          for (int e = 0; e < width(); ++e) sum[e] = gpu_fma(sum[e], old, local[e] * added);
-        });
+    each_segment(width, target + column, stride,
+                 [&](std::int64_t row, float local_maximum, bool keeps, const auto& local) {
+                   if (p.causal) store_vector(target + row * stride + column, sum);
+                   const float before = keeps ? maximum : fused_nothing;
+                   maximum = gpu_max(before, local_maximum);
+                   const float old = exp2_fast(before - maximum), added = exp2_fast(local_maximum - maximum);
+                   FURLONG_UNROLL
+                   for (int e = 0; e < width(); ++e)  // a sum that is not kept may be NaN
+                     sum[e] = keeps ? gpu_fma(sum[e], old, local[e] * added) : local[e] * added;
+                 });
     if (!p.causal) store_vector(target + row_of(0) * stride + column, sum);
     FURLONG_UNROLL
     for (int e = 0; e < width() && ends; ++e) final[own * stride + column + e] = sum[e];

@@ -183,6 +183,18 @@ TEST_P(LinearAttentionFused, SegmentsChangeOnlyRoundingAndRunsAreDeterministic) 
   }
 }
 
+TEST_P(LinearAttentionFused, AddsUpManySegments) {
+  // More than a scan reads ahead, with documents that end within segments and at their borders, and not causal.
+  for (const bool causal : {true, false}) {
+    AttentionProblem p = problem_of(FeatureMap::elu1, causal, {1, 1, 1, 690, 16, 16, 16, 64}, DType::bfloat16);
+    for (std::int64_t i = 0; causal && i < p.n; ++i)
+      p.documents.push_back(i < 64 ? 1 : i < 300 ? 2 : i < 310 ? 3 : i < 640 ? 4 : 5);
+    gpu_settings().segments = 11;
+    expect_close(run_attention(p, DType::bfloat16), reference_of(p), bounds_of(DType::bfloat16),
+                 causal ? "documents" : "not causal");
+  }
+}
+
 TEST_P(LinearAttentionFused, LaterTokensChangeNoEarlierBit) {
   for (const FeatureMap map : {FeatureMap::favor_positive, FeatureMap::elu1, FeatureMap::relu}) {
     for (const DType dtype : {DType::float32, DType::bfloat16}) {
@@ -214,7 +226,9 @@ TEST_P(LinearAttentionFused, LaterTokensChangeNoEarlierBit) {
 }
 
 TEST_P(LinearAttentionFused, NonFiniteValuesAffectOnlyVisibleRows) {
-  for (const DType dtype : {DType::float32, DType::bfloat16}) {
+  for (const auto& [dtype, segments] : {std::pair{DType::float32, 1}, std::pair{DType::bfloat16, 1},
+                                        std::pair{DType::bfloat16, 2}, std::pair{DType::bfloat16, 3}}) {
+    gpu_settings().segments = segments;
     AttentionProblem p = problem_of(FeatureMap::favor_positive, true, {1, 1, 1, 150, 16, 16, 32, 64}, dtype);
     for (std::int64_t i = 0; i < p.n; ++i) p.documents.push_back(i < 40 ? 1 : i < 90 ? 2 : 3);
     p.mask.assign(150, 1);
@@ -229,9 +243,9 @@ TEST_P(LinearAttentionFused, NonFiniteValuesAffectOnlyVisibleRows) {
       for (std::int64_t c = 0; c < 16; ++c) {
         const auto at = static_cast<std::size_t>(i * 16 + c);
         if (c == 3 && i >= 50 && i < 90) {
-          EXPECT_FALSE(std::isfinite(found[at])) << i;
+          EXPECT_FALSE(std::isfinite(found[at])) << i << ", " << segments << " segments";
         } else {
-          EXPECT_EQ(found[at], expected[at]) << i << " " << c;
+          EXPECT_EQ(found[at], expected[at]) << i << " " << c << ", " << segments << " segments";
         }
       }
     }

@@ -211,7 +211,8 @@ TEST_P(LinearAttentionPlain, RaisesScalesOfSegmentsInLaterChunks) {
 }
 
 TEST_P(LinearAttentionPlain, RaisesScalesOfSegmentsWithFeaturesOfEntries) {
-  // As above. In the first chunk of a sum half of the entries are near -10: their features are 2^-14 of the others.
+  // As above. In the first chunk of a sum half of the entries are near -100: under the scales of their features,
+  // 2^-144, those of later chunks would overflow.
   gpu_settings().segments = 2;
   for (const Plain& plain : plain_cases()) {
     const auto [map, width] = plain;
@@ -221,7 +222,7 @@ TEST_P(LinearAttentionPlain, RaisesScalesOfSegmentsWithFeaturesOfEntries) {
       std::vector<double>& rows = i / 64 % 2 == 0 ? p.key : p.query;
       const std::int64_t heads = i / 64 % 2 == 0 ? 1 : 2;
       for (std::int64_t row = i * heads; row < (i + 1) * heads; ++row) {
-        for (std::int64_t c = 0; c < width / 2; ++c) rows[static_cast<std::size_t>(row * width + c)] -= 10;
+        for (std::int64_t c = 0; c < width / 2; ++c) rows[static_cast<std::size_t>(row * width + c)] -= 100;
       }
     }
     for (auto* values : {&p.query, &p.key}) *values = stored(*values, DType::bfloat16);
@@ -316,6 +317,11 @@ TEST_P(LinearAttentionPlain, StateContinuesSequence) {
     }
     const OnDevice cpu{Device{}};
     EXPECT_LT(relative_error(found, run_attention(p, DType::float64).output), output_bound) << name_of(plain);
+    if (state.maximum.device().is_cpu()) continue;
+    for (const double maximum : values_of(state.maximum)) {  // the plain kernel's scales are powers of two
+      const double scale = maximum / std::log(2.0);
+      ASSERT_NEAR(scale, std::round(scale), 1e-4) << name_of(plain);
+    }
   }
 }
 
