@@ -154,9 +154,11 @@ struct PlainSide {
       return pack_bf16(feature(low_bf16(word)), feature(high_bf16(word)));
     }
   }
-  /// Computes the features of a tile in float32: entry [n][e] is for row g + 8 (e / 2) and place 8 n + 2 t + e % 2.
-  __device__ __forceinline__ void values(int tile, float (&features)[8][4]) const {
-    const bool negative = tile >= D / fused_tile;  // softmax
+  /// Calls body(n, e, x, sign, term) for the entries x of a tile, in the forms elu1 and softmax: accumulator [n][e] is
+  /// for row g + 8 (e / 2) and place 8 n + 2 t + e % 2. softmax: log2 of the feature is sign x - term.
+  template <class Body>
+  __device__ __forceinline__ void each_of_tile(int tile, const Body& body) const {
+    const bool negative = tile >= D / fused_tile;
     const float sign = negative ? -log2_of_e : log2_of_e;
     FURLONG_UNROLL
     for (int half = 0; half < 2; ++half) {
@@ -164,42 +166,31 @@ struct PlainSide {
       FURLONG_UNROLL
       for (int n = 0; n < 8; ++n) {
         const std::uint32_t word = rows.word_of_tile(tile, n / 4, half, n % 4);
-        const float entries[2] = {low_bf16(word), high_bf16(word)};
-        FURLONG_UNROLL
-        for (int e = 0; e < 2; ++e) {
-          const float x = entries[e];
-          if constexpr (form == FusedForm::elu1) {
-            features[n][2 * half + e] = x > 0 ? 1 + x : exp2_fast(x * log2_of_e);
-          } else {
-            features[n][2 * half + e] = exp2_fast(gpu_fma(x, sign, -term));
-          }
-        }
+        body(n, 2 * half, low_bf16(word), sign, term);
+        body(n, 2 * half + 1, high_bf16(word), sign, term);
       }
     }
   }
-  /// Computes log2 of a tile's features plus added(n, e), of the form elu1 or softmax; places as in values().
+  /// Computes the features of a tile in float32.
+  __device__ __forceinline__ void values(int tile, float (&features)[8][4]) const {
+    each_of_tile(tile, [&](int n, int e, float x, float sign, float term) {
+      if constexpr (form == FusedForm::elu1) {
+        features[n][e] = x > 0 ? 1 + x : exp2_fast(x * log2_of_e);
+      } else {
+        features[n][e] = exp2_fast(gpu_fma(x, sign, -term));
+      }
+    });
+  }
+  /// Computes log2 of a tile's features plus added(n, e).
   template <class Added>
   __device__ __forceinline__ void logarithms(int tile, const Added& added, float (&logs)[8][4]) const {
-    const bool negative = tile >= D / fused_tile;  // softmax
-    const float sign = negative ? -log2_of_e : log2_of_e;
-    FURLONG_UNROLL
-    for (int half = 0; half < 2; ++half) {
-      const float term = negative ? minus[half] : plus[half];
-      FURLONG_UNROLL
-      for (int n = 0; n < 8; ++n) {
-        const std::uint32_t word = rows.word_of_tile(tile, n / 4, half, n % 4);
-        const float entries[2] = {low_bf16(word), high_bf16(word)};
-        FURLONG_UNROLL
-        for (int e = 0; e < 2; ++e) {
-          const float x = entries[e], plus_all = added(n, 2 * half + e);
-          if constexpr (form == FusedForm::elu1) {
-            logs[n][2 * half + e] = x > 0 ? log2_fast(1 + x) + plus_all : gpu_fma(x, log2_of_e, plus_all);
-          } else {
-            logs[n][2 * half + e] = gpu_fma(x, sign, -term) + plus_all;
-          }
-        }
+    each_of_tile(tile, [&](int n, int e, float x, float sign, float term) {
+      if constexpr (form == FusedForm::elu1) {
+        logs[n][e] = x > 0 ? log2_fast(1 + x) + added(n, e) : gpu_fma(x, log2_of_e, added(n, e));
+      } else {
+        logs[n][e] = gpu_fma(x, sign, -term) + added(n, e);
       }
-    }
+    });
   }
   /// Computes ω·x for a tile of ω in shared memory, rows D + 8 apart. Called by all lanes.
   __device__ __forceinline__ void project(const Bf16* omega, float (&features)[8][4]) const {
