@@ -200,6 +200,12 @@ if(FURLONG_HAS_SIMULATOR)
     # races. A source's options follow its target's and override -fsanitize=thread.
     set_source_files_properties(${furlong_simulator_sources} PROPERTIES COMPILE_OPTIONS -fno-sanitize=thread)
   endif()
+  if(FURLONG_SANITIZE)
+    # Arithmetic on its own arrays: with sanitizers and little optimization it would take more than half of the time.
+    furlong_optimization(level -O3)
+    set_source_files_properties(${CMAKE_SOURCE_DIR}/framework/simulator/simulator_mma.cpp PROPERTIES
+      COMPILE_OPTIONS "${level};-fno-sanitize=all")
+  endif()
 endif()
 
 # Links this build's engines to a program.

@@ -74,8 +74,6 @@ const LaneData* exchange(std::uint32_t mask, const char* operation, const void* 
   return machine().exchange(mask, operation, data, bytes, combine, site);
 }
 void warp_barrier(std::uint32_t mask, const Site& site) { machine().warp_barrier(mask, site); }
-int lane() { return static_cast<int>(machine().current().linear & 31); }
-bool takes_part(std::uint32_t mask, int lane) { return (mask & machine().warp().exists) >> lane & 1u; }
 
 // ---- cp.async ----
 

@@ -116,8 +116,8 @@ void Machine::forget_fibers() {
 }
 
 std::uint64_t Machine::block_at(std::uint64_t place, std::uint64_t blocks) const {
-  if (options().order == Order::reverse) return blocks - 1 - place;
-  if (options().order != Order::random) return place;
+  if (order_ == Order::reverse) return blocks - 1 - place;
+  if (order_ != Order::random) return place;
   // A permutation of [0, blocks): a Feistel network over the next power of four, iterated until the result is in range.
   unsigned half_bits = 1;
   while ((std::uint64_t{1} << (2 * half_bits)) < blocks) ++half_bits;
@@ -159,6 +159,7 @@ void Machine::run(dim3 grid, dim3 block, std::size_t dynamic_bytes, const Site& 
   n_threads_ = static_cast<unsigned>(threads);
   ::gridDim = grid;
   ::blockDim = block;
+  order_ = options().order;
   random_ = options().seed * 0x9E3779B97F4A7C15ull | 1u;
   error_.clear();
   new (&host_) Fiber;  // stacks differ between the host's threads

@@ -36,8 +36,7 @@ void Machine::make_ready(Thread& thread) {
 
 /// Makes threads first..first+count-1 ready, in the configured order. For a warp, only those in `lanes`.
 void Machine::make_all_ready(unsigned first, unsigned count, std::uint32_t lanes) {
-  const bool backwards =
-      options().order == Order::reverse || options().order == Order::warp_first;  // warp_first runs the last one first
+  const bool backwards = order_ == Order::reverse || order_ == Order::warp_first;  // warp_first runs the last one first
   for (unsigned i = 0; i < count; ++i) {
     const unsigned place = backwards ? count - 1 - i : i;
     if (count > 32 || (lanes >> place & 1u) != 0) make_ready(threads_[first + place]);
@@ -47,17 +46,23 @@ void Machine::make_all_ready(unsigned first, unsigned count, std::uint32_t lanes
 Thread* Machine::pick() {
   if (head_ == tail_) return nullptr;
   const auto at = [this](unsigned place) -> std::uint16_t& { return ready_[place % ready_.size()]; };
-  if (options().order == Order::warp_first) return &threads_[at(--tail_)];
-  if (options().order == Order::random) {
+  if (order_ == Order::warp_first) return &threads_[at(--tail_)];
+  if (order_ == Order::random) {
     random_ ^= random_ << 13, random_ ^= random_ >> 7, random_ ^= random_ << 17;  // xorshift64 (Marsaglia, 2003)
     std::swap(at(head_), at(head_ + static_cast<unsigned>((random_ >> 16) % (tail_ - head_))));
   }
   return &threads_[at(head_++)];
 }
 
-void Machine::resume(Thread& thread) {
+void Machine::set_current(Thread& thread) {
   current_ = &thread;
   ::threadIdx = thread.index;
+  current_lane = static_cast<int>(thread.linear & 31);
+  current_lanes = warp().exists;
+}
+
+void Machine::resume(Thread& thread) {
+  set_current(thread);
   if (thread.fiber == nullptr) thread.fiber = &fiber_for(thread);
   Fiber& from = *running_;
   running_ = thread.fiber;
@@ -118,8 +123,7 @@ void Machine::next_thread() {
     resume(*next);
   } else if (next->fiber == nullptr) {
     next->fiber = running_;
-    current_ = next;
-    ::threadIdx = next->index;
+    set_current(*next);
   } else {
     free_fibers_.push_back(running_);
     resume(*next);

@@ -96,6 +96,7 @@ class Machine {
   void make_ready(Thread& thread);
   void make_all_ready(unsigned first, unsigned count, std::uint32_t lanes);
   Thread* pick();
+  void set_current(Thread& thread);
   void resume(Thread& thread);
   void suspend();
   [[noreturn]] void deadlock();
@@ -107,6 +108,7 @@ class Machine {
   void* context_ = nullptr;
   Site launch_site_;
   std::string error_;
+  Order order_ = Order::forward;
   std::uint64_t random_ = 1;
   // The block
   unsigned n_threads_ = 0, done_ = 0;

@@ -1,146 +1,229 @@
 // Tensor-core products with the register layouts of the PTX ISA (tensor_core.h) and the rounding of hardware, which
 // truncates (Khattak and Mikaitis 2025, "Accurate models of NVIDIA tensor cores", arXiv:2512.07004: A100 and H100). The
-// last lane to arrive computes the product once for the warp.
+// last lane to arrive computes the product once for the warp, with the columns of a row in a vector: element by
+// element, half of the simulator's time would be spent here.
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "framework/simulator/simulator_mma.cpp"
+#include "framework/simd/targets.h"
+
+#include <hwy/foreach_target.h>
+#include <hwy/highway.h>
+
+#include "framework/simulator/simulator_mma.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace furlong::simulator::HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+using Floats = hn::CappedTag<float, 8>;
+using Integers = hn::RebindToSigned<Floats>;
+using Doubles = hn::CappedTag<double, 8>;
+
+/// Separates finite numbers into significand · 2^exponent, with |significand| in [1, 2), or below 1 if the number is
+/// subnormal.
+HWY_INLINE void separate(hn::Vec<Floats> x, hn::Vec<Floats>& significand, hn::Vec<Integers>& exponent) {
+  const Floats d;
+  const Integers di;
+  const auto bits = hn::BitCast(di, x);
+  const auto biased = hn::And(hn::ShiftRight<23>(bits), hn::Set(di, 255));
+  const auto normal = hn::BitCast(
+      d, hn::Or(hn::And(bits, hn::Set(di, static_cast<std::int32_t>(0x807fffffu))), hn::Set(di, 0x3f800000)));
+  const auto is_subnormal = hn::Eq(biased, hn::Zero(di));
+  const auto is_zero = hn::Eq(hn::ShiftLeft<1>(bits), hn::Zero(di));
+  significand = hn::IfThenElse(hn::RebindMask(d, is_subnormal), hn::Mul(x, hn::Set(d, 0x1p126f)), normal);
+  exponent = hn::IfThenElse(is_subnormal, hn::Set(di, -126), hn::Sub(biased, hn::Set(di, 127)));
+  exponent = hn::IfThenElse(is_zero, hn::Set(di, exponent_of_zero), exponent);
+}
+
+template <class Matrix>
+HWY_INLINE void separate_all(const Matrix& x, Matrix& significand, std::int32_t* exponent) {
+  const Floats d;
+  for (std::size_t i = 0; i < sizeof(Matrix) / sizeof(float); i += hn::Lanes(d)) {
+    hn::Vec<Floats> s;
+    hn::Vec<Integers> e;
+    separate(hn::Load(d, &x[0][0] + i), s, e);
+    hn::Store(s, d, &significand[0][0] + i);
+    hn::Store(e, Integers(), exponent + i);
+  }
+}
+
+/// The exact sum of eight columns in units of 2^(largest - fraction_bits), as two parts that fit 32 bits.
+struct Total {
+  alignas(64) std::int32_t parts[2][8], largest[8];
+};
+
+/// Rounds to float32 toward zero.
+HWY_INLINE void round_total(const Total& total, int fraction_bits, float (&sums)[8]) {
+  const Doubles d;
+  const hn::RebindToSigned<Doubles> di;
+  const hn::Rebind<std::int32_t, Doubles> d32;
+  const hn::Rebind<float, Doubles> df;
+  for (std::size_t column = 0; column < 8; column += hn::Lanes(d)) {
+    const auto sum = hn::Add(hn::PromoteTo(d, hn::Load(d32, total.parts[0] + column)),
+                             hn::PromoteTo(d, hn::Load(d32, total.parts[1] + column)));
+    // If all addends are 0, the exponent is below those of double, and any factor gives 0.
+    const auto unit =
+        hn::Max(hn::Sub(hn::Load(d32, total.largest + column), hn::Set(d32, fraction_bits)), hn::Set(d32, -1022));
+    const auto scale = hn::BitCast(d, hn::ShiftLeft<52>(hn::PromoteTo(di, hn::Add(unit, hn::Set(d32, 1023)))));
+    const auto exact = hn::Mul(sum, scale);
+    const auto truncated = hn::BitCast(d, hn::And(hn::BitCast(di, exact), hn::Set(di, -(std::int64_t{1} << 29))));
+    hn::Store(hn::DemoteTo(df, truncated), df, sums + column);
+    const auto is_subnormal = hn::And(hn::Lt(hn::Abs(truncated), hn::Set(d, 0x1p-126)), hn::Ne(truncated, hn::Zero(d)));
+    if (!hn::AllFalse(d, is_subnormal)) {  // has fewer bits than were kept
+      HWY_ALIGN double lanes[8];
+      hn::Store(truncated, d, lanes);
+      for (std::size_t i = 0; i < hn::Lanes(d); ++i) {
+        float& sum = sums[column + i];
+        if (std::abs(lanes[i]) < 0x1p-126 && std::abs(static_cast<double>(sum)) > std::abs(lanes[i]))
+          sum = std::nextafter(sum, 0.0f);
+      }
+    }
+  }
+}
+
+/// Adds Σ_k a[row, k] b[k, :] to `sums` for the terms [begin, begin + block), all finite.
+template <int Depth>
+HWY_INLINE void add_block(const Factors<Depth>& factors, int row, int begin, const Rounding& rounding,
+                          float (&sums)[8]) {
+  const Floats d;
+  const Integers di;
+  // 2^(fraction_bits - distance), for an addend that far below the largest
+  const auto power = [&](auto distance) HWY_ATTR {
+    const auto exponent = hn::Sub(hn::Set(di, 127 + rounding.fraction_bits), hn::Min(distance, hn::Set(di, 60)));
+    return hn::BitCast(d, hn::ShiftLeft<23>(exponent));
+  };
+  Total total;
+  for (std::size_t column = 0; column < 8; column += hn::Lanes(d)) {
+    const auto exponent_of = [&](int k) HWY_ATTR {
+      return hn::Add(hn::Set(di, factors.a_exponent[row][k]), hn::Load(di, &factors.b_exponent[k][column]));
+    };
+    hn::Vec<Floats> before;
+    hn::Vec<Integers> exponent_before;
+    separate(hn::Load(d, sums + column), before, exponent_before);
+    auto largest = exponent_before;
+    for (int k = begin; k < begin + rounding.block; ++k) largest = hn::Max(largest, exponent_of(k));
+    // Each product is below 2^27, so a part has at most eight.
+    const auto sum_of = [&](int first, int count) HWY_ATTR {
+      auto sum = hn::Zero(di);
+      for (int k = first; k < first + count; ++k) {
+        const auto product = hn::Mul(hn::Set(d, factors.a[row][k]), hn::Load(d, &factors.b[k][column]));
+        sum = hn::Add(sum, hn::ConvertTo(di, hn::Mul(product, power(hn::Sub(largest, exponent_of(k))))));
+      }
+      return sum;
+    };
+    const auto moved = hn::ConvertTo(di, hn::Mul(before, power(hn::Sub(largest, exponent_before))));
+    const int half = rounding.block / 2;
+    hn::Store(hn::Add(moved, sum_of(begin, half)), di, total.parts[0] + column);
+    hn::Store(sum_of(begin + half, half), di, total.parts[1] + column);
+    hn::Store(largest, di, total.largest + column);
+  }
+  round_total(total, rounding.fraction_bits, sums);
+}
+
+template <int Depth>
+HWY_INLINE void multiply(const Matrices<Depth>& matrices, const Rounding& rounding, float (&sums)[16][8]) {
+  Factors<Depth> factors;
+  separate_all(matrices.a, factors.a, &factors.a_exponent[0][0]);
+  separate_all(matrices.b, factors.b, &factors.b_exponent[0][0]);
+  for (int row = 0; row < 16; ++row) {
+    for (int begin = 0; begin < Depth; begin += rounding.block) add_block(factors, row, begin, rounding, sums[row]);
+  }
+}
+
+void Multiply16(const Matrices<16>& matrices, const Rounding& rounding, float (&sums)[16][8]) {
+  multiply(matrices, rounding, sums);
+}
+void Multiply8(const Matrices<8>& matrices, const Rounding& rounding, float (&sums)[16][8]) {
+  multiply(matrices, rounding, sums);
+}
+
+}  // namespace furlong::simulator::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cmath>
 
 #include "framework/simulator/simulator.h"
 
 namespace furlong::simulator {
 namespace {
 
-/// Both factors as matrices; Depth is the inner dimension of the product.
-template <int Depth>
-struct Operands {
-  float a[16][Depth], b[Depth][8];
-};
+HWY_EXPORT(Multiply16);
+HWY_EXPORT(Multiply8);
 
-void load(const LaneData* lanes, Operands<16>& operands) {
+void load(const LaneData* lanes, Matrices<16>& matrices) {
   const auto low = [](std::uint32_t pair) { return std::bit_cast<float>(pair << 16); };
   const auto high = [](std::uint32_t pair) { return std::bit_cast<float>(pair & 0xffff0000u); };
   for (int lane = 0; lane < 32; ++lane) {
     const MmaData data = lanes[lane].as<MmaData>();
     const int g = lane / 4, t = lane % 4;
     for (int r = 0; r < 4; ++r) {
-      float* place = &operands.a[g + 8 * (r % 2)][2 * t + 8 * (r / 2)];
+      float* place = &matrices.a[g + 8 * (r % 2)][2 * t + 8 * (r / 2)];
       place[0] = low(data.a[r]);
       place[1] = high(data.a[r]);
     }
     for (int r = 0; r < 2; ++r) {
-      operands.b[2 * t + 8 * r][g] = low(data.b[r]);
-      operands.b[2 * t + 8 * r + 1][g] = high(data.b[r]);
+      matrices.b[2 * t + 8 * r][g] = low(data.b[r]);
+      matrices.b[2 * t + 8 * r + 1][g] = high(data.b[r]);
     }
   }
 }
 
-void load(const LaneData* lanes, Operands<8>& operands) {
+void load(const LaneData* lanes, Matrices<8>& matrices) {
   const auto tf32 = [](std::uint32_t word) {
     return std::bit_cast<float>(word & 0xffffe000u);
   };  // the remaining registers are ignored
   for (int lane = 0; lane < 32; ++lane) {
     const MmaData data = lanes[lane].as<MmaData>();
     const int g = lane / 4, t = lane % 4;
-    for (int r = 0; r < 4; ++r) operands.a[g + 8 * (r % 2)][t + 4 * (r / 2)] = tf32(data.a[r]);
-    for (int r = 0; r < 2; ++r) operands.b[t + 4 * r][g] = tf32(data.b[r]);
+    for (int r = 0; r < 4; ++r) matrices.a[g + 8 * (r % 2)][t + 4 * (r / 2)] = tf32(data.a[r]);
+    for (int r = 0; r < 2; ++r) matrices.b[t + 4 * r][g] = tf32(data.b[r]);
   }
 }
 
-constexpr int no_exponent = -1000;  // of zero
-
-/// A finite number as significand · 2^exponent, with |significand| in [1, 2), or below 1 if the number is subnormal.
-struct Scaled {
-  float significand;
-  int exponent;
-};
-Scaled scaled(float x) {
-  const auto bits = std::bit_cast<std::uint32_t>(x);
-  const int biased = static_cast<int>(bits >> 23 & 255u);
-  if (biased == 0) return {x * 0x1p126f, x == 0 ? no_exponent : -126};
-  return {std::bit_cast<float>((bits & 0x807fffffu) | 0x3f800000u), biased - 127};
-}
 bool is_finite(float x) { return (std::bit_cast<std::uint32_t>(x) & 0x7f800000u) != 0x7f800000u; }
+template <class Matrix>
+bool all_finite(const Matrix& x) {
+  return std::all_of(&x[0][0], &x[0][0] + sizeof(x) / sizeof(float), is_finite);
+}
 
-/// The rounding of a tensor core: products of `block` terms are added to the sum at once. Each addend is truncated to
-/// `fraction_bits` below the largest exponent among them (of a product: the sum of its factors' exponents), and their
-/// exact sum to the next float32 toward zero.
-struct Rounding {
-  int block, fraction_bits;
-};
-
-/// Adds Σ_k a[k] b[k] to `sums` for eight columns, all finite, for the terms [begin, begin + block).
+/// Replaces elements whose row, column or sum is not finite by the plain sum, which is infinite or NaN, too.
 template <int Depth>
-void add_block(const Scaled (&a)[Depth], const Scaled (&b)[Depth][8], int begin, const Rounding& rounding,
-               float (&sums)[8]) {
-  const auto power = [&](int distance) {  // 2^(fraction_bits - distance) of an addend that far below the largest
-    return std::bit_cast<float>((127 + rounding.fraction_bits - std::min(distance, 60)) << 23);
-  };
-  Scaled before[8];
-  int largest[8];
-  for (int column = 0; column < 8; ++column) {
-    before[column] = scaled(sums[column]);
-    largest[column] = before[column].exponent;
-    for (int k = begin; k < begin + rounding.block; ++k)
-      largest[column] = std::max(largest[column], a[k].exponent + b[k][column].exponent);
-  }
-  for (int column = 0; column < 8; ++column) {
-    // Each addend is below 2^28.
-    std::int64_t total =
-        static_cast<std::int32_t>(before[column].significand * power(largest[column] - before[column].exponent));
-    for (int k = begin; k < begin + rounding.block; ++k) {
-      total += static_cast<std::int32_t>(a[k].significand * b[k][column].significand *
-                                         power(largest[column] - a[k].exponent - b[k][column].exponent));
+void add_non_finite(const Matrices<Depth>& matrices, const float (&before)[16][8], float (&sums)[16][8]) {
+  for (int row = 0; row < 16; ++row) {
+    for (int column = 0; column < 8; ++column) {
+      bool finite = is_finite(before[row][column]);
+      float plain = 0;
+      for (int k = 0; k < Depth; ++k) {
+        finite = finite && is_finite(matrices.a[row][k]) && is_finite(matrices.b[k][column]);
+        plain += matrices.a[row][k] * matrices.b[k][column];
+      }
+      if (!finite) sums[row][column] = before[row][column] + plain;
     }
-    const auto magnitude = static_cast<std::uint64_t>(total < 0 ? -total : total);
-    const int unit = largest[column] - rounding.fraction_bits;  // exponent of magnitude 1
-    // Subnormal numbers have fewer bits.
-    const int excess = std::max({static_cast<int>(std::bit_width(magnitude)) - 24, -149 - unit, 0});
-    if (magnitude == 0 || excess >= 40) {
-      sums[column] = 0;
-      continue;
-    }
-    const auto kept = static_cast<double>(magnitude >> excess << excess);
-    const auto scale = std::bit_cast<double>(static_cast<std::uint64_t>(1023 + unit) << 52);
-    sums[column] = static_cast<float>((total < 0 ? -kept : kept) * scale);
   }
 }
 
 template <int Depth>
-void multiply(LaneData* lanes) {
-  Operands<Depth> operands;
-  load(lanes, operands);
-  float sums[16][8];
+void add_product(LaneData* lanes) {
+  Matrices<Depth> matrices;
+  load(lanes, matrices);
+  alignas(64) float sums[16][8], before[16][8];
   for (int lane = 0; lane < 32; ++lane) {
     const auto d = lanes[lane].as<std::array<float, 4>>();
-    for (int r = 0; r < 4; ++r) sums[lane / 4 + 8 * (r / 2)][2 * (lane % 4) + r % 2] = d[r];
+    for (int r = 0; r < 4; ++r) before[lane / 4 + 8 * (r / 2)][2 * (lane % 4) + r % 2] = d[r];
   }
+  std::memcpy(sums, before, sizeof(sums));
   const bool sm_90 = options().tensor_cores == TensorCores::sm_90;
   const Rounding rounding = sm_90 ? Rounding{Depth, 25} : Rounding{Depth / 2, 24};
-  Scaled b[Depth][8];
-  bool finite_column[8] = {true, true, true, true, true, true, true, true};
-  for (int k = 0; k < Depth; ++k) {
-    for (int column = 0; column < 8; ++column) {
-      b[k][column] = scaled(operands.b[k][column]);
-      finite_column[column] = finite_column[column] && is_finite(operands.b[k][column]);
-    }
+  if constexpr (Depth == 16) {
+    HWY_DYNAMIC_DISPATCH(Multiply16)(matrices, rounding, sums);
+  } else {
+    HWY_DYNAMIC_DISPATCH(Multiply8)(matrices, rounding, sums);
   }
-  for (int row = 0; row < 16; ++row) {
-    Scaled a[Depth];
-    bool finite_row = true;
-    float plain[8] = {};  // for infinities and NaN
-    for (int k = 0; k < Depth; ++k) {
-      a[k] = scaled(operands.a[row][k]);
-      finite_row = finite_row && is_finite(operands.a[row][k]);
-      for (int column = 0; column < 8; ++column) plain[column] += operands.a[row][k] * operands.b[k][column];
-    }
-    float rounded[8];
-    std::copy_n(sums[row], 8, rounded);
-    for (int begin = 0; begin < Depth; begin += rounding.block) add_block(a, b, begin, rounding, rounded);
-    for (int column = 0; column < 8; ++column) {
-      const bool finite = finite_row && finite_column[column] && is_finite(sums[row][column]);
-      sums[row][column] = finite ? rounded[column] : sums[row][column] + plain[column];
-    }
-  }
+  if (!all_finite(matrices.a) || !all_finite(matrices.b) || !all_finite(before)) add_non_finite(matrices, before, sums);
   for (int lane = 0; lane < 32; ++lane) {
     std::array<float, 4> d;
     for (int r = 0; r < 4; ++r) d[r] = sums[lane / 4 + 8 * (r / 2)][2 * (lane % 4) + r % 2];
@@ -150,7 +233,8 @@ void multiply(LaneData* lanes) {
 
 }  // namespace
 
-void mma_bf16_16x8x16(LaneData* lanes) { multiply<16>(lanes); }
-void mma_tf32_16x8x8(LaneData* lanes) { multiply<8>(lanes); }
+void mma_bf16_16x8x16(LaneData* lanes) { add_product<16>(lanes); }
+void mma_tf32_16x8x8(LaneData* lanes) { add_product<8>(lanes); }
 
 }  // namespace furlong::simulator
+#endif
