@@ -201,7 +201,8 @@ if(FURLONG_HAS_SIMULATOR)
     set_source_files_properties(${furlong_simulator_sources} PROPERTIES COMPILE_OPTIONS -fno-sanitize=thread)
   endif()
   if(FURLONG_SANITIZE)
-    # Arithmetic on its own arrays: with sanitizers and little optimization it would take more than half of the time.
+    # Arithmetic on the simulator's arrays: with sanitizers and little optimization it would take more than half of the
+    # time. Replaces the option above.
     furlong_optimization(level -O3)
     set_source_files_properties(${CMAKE_SOURCE_DIR}/framework/simulator/simulator_mma.cpp PROPERTIES
       COMPILE_OPTIONS "${level};-fno-sanitize=all")

@@ -164,15 +164,15 @@ const LaneData* exchange(std::uint32_t mask, const char* operation, const void* 
                          void (*combine)(LaneData*), const Site& site);
 /// __syncwarp: waits for the lanes of `mask` and orders their memory accesses.
 void warp_barrier(std::uint32_t mask, const Site& site);
-/// The calling thread's lane and the lanes of its warp that exist, for the two functions below, which kernels call for
-/// each element that they exchange.
+/// The calling thread's lane, and a bit for each lane of its warp that exists. Here, so that the two functions below,
+/// which kernels call for each element that they exchange, are inline.
 inline int current_lane = 0;
-inline std::uint32_t current_lanes = 0;
+inline std::uint32_t existing_lanes = 0;
 /// Returns the lane of the calling thread.
 [[gnu::always_inline]] inline int lane() { return current_lane; }
 /// Returns whether lane `lane` of the calling thread's warp exists and is in `mask`.
 [[gnu::always_inline]] inline bool takes_part(std::uint32_t mask, int lane) {
-  return (mask & current_lanes) >> lane & 1u;
+  return (mask & existing_lanes) >> lane & 1u;
 }
 
 /// cp.async of 4, 8 or 16 bytes: reads the first `source_bytes` and sets the rest to zero.
@@ -200,7 +200,8 @@ inline void mma(float (&d)[4], const std::uint32_t (&a)[4], const std::uint32_t 
   std::memcpy(d, lanes[lane()].bytes, sizeof(d));
 }
 
-/// Stops with a fault if the address is not a multiple of `alignment`.
+/// Stops with a fault if the address is not a multiple of `alignment`. Always inline, because kernels call it for each
+/// vector and are compiled with -O1.
 [[gnu::always_inline]] inline void check_alignment(const void* pointer, std::size_t alignment, const Site& site) {
   if (reinterpret_cast<std::uintptr_t>(pointer) % alignment != 0) fault("misaligned vector access", site);
 }

@@ -58,7 +58,7 @@ void Machine::set_current(Thread& thread) {
   current_ = &thread;
   ::threadIdx = thread.index;
   current_lane = static_cast<int>(thread.linear & 31);
-  current_lanes = warp().exists;
+  existing_lanes = warp().exists;
 }
 
 void Machine::resume(Thread& thread) {

@@ -9,6 +9,8 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
+#include <cmath>
+
 #include "framework/simulator/simulator_mma.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -19,7 +21,7 @@ using Floats = hn::CappedTag<float, 8>;
 using Integers = hn::RebindToSigned<Floats>;
 using Doubles = hn::CappedTag<double, 8>;
 
-/// Separates finite numbers into significand · 2^exponent, with |significand| in [1, 2), or below 1 if the number is
+/// Separates numbers into significand · 2^exponent, with |significand| in [1, 2), or below 1 if the number is
 /// subnormal.
 HWY_INLINE void separate(hn::Vec<Floats> x, hn::Vec<Floats>& significand, hn::Vec<Integers>& exponent) {
   const Floats d;
@@ -47,23 +49,23 @@ HWY_INLINE void separate_all(const Matrix& x, Matrix& significand, std::int32_t*
   }
 }
 
-/// The exact sum of eight columns in units of 2^(largest - fraction_bits), as two parts that fit 32 bits.
-struct Total {
+/// The exact sums of eight columns in units of 2^(largest - fraction_bits), each as two parts that fit 32 bits.
+struct Totals {
   alignas(64) std::int32_t parts[2][8], largest[8];
 };
 
-/// Rounds to float32 toward zero.
-HWY_INLINE void round_total(const Total& total, int fraction_bits, float (&sums)[8]) {
+/// The sums as float32, rounded toward zero, or infinite.
+HWY_INLINE void round_totals(const Totals& totals, int fraction_bits, float (&sums)[8]) {
   const Doubles d;
   const hn::RebindToSigned<Doubles> di;
   const hn::Rebind<std::int32_t, Doubles> d32;
   const hn::Rebind<float, Doubles> df;
   for (std::size_t column = 0; column < 8; column += hn::Lanes(d)) {
-    const auto sum = hn::Add(hn::PromoteTo(d, hn::Load(d32, total.parts[0] + column)),
-                             hn::PromoteTo(d, hn::Load(d32, total.parts[1] + column)));
-    // If all addends are 0, the exponent is below those of double, and any factor gives 0.
+    const auto sum = hn::Add(hn::PromoteTo(d, hn::Load(d32, totals.parts[0] + column)),
+                             hn::PromoteTo(d, hn::Load(d32, totals.parts[1] + column)));
+    // If all addends are 0, the exponent may be below those of double, and any factor gives 0.
     const auto unit =
-        hn::Max(hn::Sub(hn::Load(d32, total.largest + column), hn::Set(d32, fraction_bits)), hn::Set(d32, -1022));
+        hn::Max(hn::Sub(hn::Load(d32, totals.largest + column), hn::Set(d32, fraction_bits)), hn::Set(d32, -1022));
     const auto scale = hn::BitCast(d, hn::ShiftLeft<52>(hn::PromoteTo(di, hn::Add(unit, hn::Set(d32, 1023)))));
     const auto exact = hn::Mul(sum, scale);
     const auto truncated = hn::BitCast(d, hn::And(hn::BitCast(di, exact), hn::Set(di, -(std::int64_t{1} << 29))));
@@ -73,15 +75,16 @@ HWY_INLINE void round_total(const Total& total, int fraction_bits, float (&sums)
       HWY_ALIGN double lanes[8];
       hn::Store(truncated, d, lanes);
       for (std::size_t i = 0; i < hn::Lanes(d); ++i) {
-        float& sum = sums[column + i];
-        if (std::abs(lanes[i]) < 0x1p-126 && std::abs(static_cast<double>(sum)) > std::abs(lanes[i]))
-          sum = std::nextafter(sum, 0.0f);
+        float& rounded = sums[column + i];
+        if (std::abs(lanes[i]) < 0x1p-126 && std::abs(static_cast<double>(rounded)) > std::abs(lanes[i]))
+          rounded = std::nextafter(rounded, 0.0f);
       }
     }
   }
 }
 
-/// Adds Σ_k a[row, k] b[k, :] to `sums` for the terms [begin, begin + block), all finite.
+/// Adds Σ_k a[row, k] b[k, :] to `sums` for the terms [begin, begin + block). Infinities and NaN count as numbers from
+/// 2^128 on.
 template <int Depth>
 HWY_INLINE void add_block(const Factors<Depth>& factors, int row, int begin, const Rounding& rounding,
                           float (&sums)[8]) {
@@ -92,7 +95,7 @@ HWY_INLINE void add_block(const Factors<Depth>& factors, int row, int begin, con
     const auto exponent = hn::Sub(hn::Set(di, 127 + rounding.fraction_bits), hn::Min(distance, hn::Set(di, 60)));
     return hn::BitCast(d, hn::ShiftLeft<23>(exponent));
   };
-  Total total;
+  Totals totals;
   for (std::size_t column = 0; column < 8; column += hn::Lanes(d)) {
     const auto exponent_of = [&](int k) HWY_ATTR {
       return hn::Add(hn::Set(di, factors.a_exponent[row][k]), hn::Load(di, &factors.b_exponent[k][column]));
@@ -102,7 +105,7 @@ HWY_INLINE void add_block(const Factors<Depth>& factors, int row, int begin, con
     separate(hn::Load(d, sums + column), before, exponent_before);
     auto largest = exponent_before;
     for (int k = begin; k < begin + rounding.block; ++k) largest = hn::Max(largest, exponent_of(k));
-    // Each product is below 2^27, so a part has at most eight.
+    // Each product is below 2^27, `moved` below 2^26, and a part has at most eight products.
     const auto sum_of = [&](int first, int count) HWY_ATTR {
       auto sum = hn::Zero(di);
       for (int k = first; k < first + count; ++k) {
@@ -113,11 +116,11 @@ HWY_INLINE void add_block(const Factors<Depth>& factors, int row, int begin, con
     };
     const auto moved = hn::ConvertTo(di, hn::Mul(before, power(hn::Sub(largest, exponent_before))));
     const int half = rounding.block / 2;
-    hn::Store(hn::Add(moved, sum_of(begin, half)), di, total.parts[0] + column);
-    hn::Store(sum_of(begin + half, half), di, total.parts[1] + column);
-    hn::Store(largest, di, total.largest + column);
+    hn::Store(hn::Add(moved, sum_of(begin, half)), di, totals.parts[0] + column);
+    hn::Store(sum_of(begin + half, half), di, totals.parts[1] + column);
+    hn::Store(largest, di, totals.largest + column);
   }
-  round_total(total, rounding.fraction_bits, sums);
+  round_totals(totals, rounding.fraction_bits, sums);
 }
 
 template <int Depth>
@@ -144,7 +147,7 @@ HWY_AFTER_NAMESPACE();
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <cmath>
+#include <cstring>
 
 #include "framework/simulator/simulator.h"
 
@@ -190,7 +193,7 @@ bool all_finite(const Matrix& x) {
   return std::all_of(&x[0][0], &x[0][0] + sizeof(x) / sizeof(float), is_finite);
 }
 
-/// Replaces elements whose row, column or sum is not finite by the plain sum, which is infinite or NaN, too.
+/// Replaces elements of which a factor or the addend `before` is not finite by the plain sum, which is not finite, too.
 template <int Depth>
 void add_non_finite(const Matrices<Depth>& matrices, const float (&before)[16][8], float (&sums)[16][8]) {
   for (int row = 0; row < 16; ++row) {

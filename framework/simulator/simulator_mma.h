@@ -1,7 +1,5 @@
 #pragma once
 // The matrices of a tensor-core product, for simulator_mma.cpp, which is compiled once for each instruction set.
-#include <cmath>
-#include <cstddef>
 #include <cstdint>
 
 namespace furlong::simulator {
@@ -22,7 +20,7 @@ inline constexpr std::int32_t exponent_of_zero = -1000;
 
 /// The rounding of a tensor core: products of `block` terms are added to the sum at once. Each addend is truncated to
 /// `fraction_bits` below the largest exponent among them (of a product: the sum of its factors' exponents), and their
-/// exact sum to the next float32 toward zero.
+/// exact sum to float32 toward zero; from 2^128 on it is infinite.
 struct Rounding {
   int block, fraction_bits;
 };

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -96,11 +97,11 @@ TEST(TensorCore, Bfloat16ProductMatchesFloat64) {
   }
 }
 
-/// c + Σ_k terms[k] by one tensor-core product.
-float sum_by_tensor_core(float c, const std::vector<std::pair<int, float>>& terms) {
+/// c + Σ_k terms[k] factor by one tensor-core product.
+float sum_by_tensor_core(float c, const std::vector<std::pair<int, float>>& terms, float factor = 1) {
   std::vector<bfloat16> a(3 * 256, bfloat16(0.0f)), b(3 * 128, bfloat16(0.0f));
   for (const auto& [k, term] : terms) a[static_cast<std::size_t>(k)] = bfloat16(term);  // row 0
-  for (std::size_t k = 0; k < 16; ++k) b[8 * k] = bfloat16(1.0f);                       // column 0
+  for (std::size_t k = 0; k < 16; ++k) b[8 * k] = bfloat16(factor);                     // column 0
   std::vector<float> sums(3 * 128, 0.0f);
   sums[0] = c;
   const Tensor on_a = Tensor::from(a, {3, 16, 16}, simulated.device),
@@ -116,8 +117,9 @@ TEST(TensorCore, SumsAreTruncatedAsOnHardware) {
     float c;
     std::vector<std::pair<int, float>> terms;  // place and value
     float sm_90, sm_80;
+    float factor = 1;
   };
-  const float after_one = 1 + 0x1p-23f;
+  const float after_one = 1 + 0x1p-23f, largest = std::numeric_limits<float>::max();
   const std::vector<Case> cases = {
       {1, {{0, 0x1.8p-24f}}, 1, 1},  // to nearest: after_one
       {-1, {{0, -0x1.8p-24f}}, -1, -1},
@@ -129,6 +131,13 @@ TEST(TensorCore, SumsAreTruncatedAsOnHardware) {
       {0, {{2, 0x1p-120f}, {9, -0x1.8p-121f}}, 0x1p-122f, 0x1p-122f},
       {0, {}, 0, 0},
       {5, {{0, HUGE_VALF}}, HUGE_VALF, HUGE_VALF},
+      {largest, {{7, 0x1.8p103f}}, largest, largest},  // to nearest: infinity
+      {-largest, {{7, -0x1p104f}}, -HUGE_VALF, -HUGE_VALF},
+      // Subnormal numbers: factors, sums, sums that are truncated to fewer bits
+      {0x1p-149f, {{1, 0x1p-133f}}, 0x1.0001p-133f, 0x1.0001p-133f},
+      {0, {{4, 0x1.8p-129f}}, 0x1p-149f, 0x1p-149f, 0x1p-20f},  // to nearest: 0x1p-148
+      {0, {{4, -0x1.8p-129f}}, -0x1p-149f, -0x1p-149f, 0x1p-20f},
+      {0, {{4, 0x1.8p-130f}}, 0, 0, 0x1p-20f},
   };
   for (const Case& c : cases) {
     simulator::Options options;
@@ -136,7 +145,8 @@ TEST(TensorCore, SumsAreTruncatedAsOnHardware) {
     for (const bool sm_90 : {true, false}) {
       options.tensor_cores = sm_90 ? simulator::TensorCores::sm_90 : simulator::TensorCores::sm_80;
       const simulator::OptionsScope scope(options);
-      EXPECT_EQ(sum_by_tensor_core(c.c, c.terms), sm_90 ? c.sm_90 : c.sm_80) << c.c << ", sm_90: " << sm_90;
+      EXPECT_EQ(sum_by_tensor_core(c.c, c.terms, c.factor), sm_90 ? c.sm_90 : c.sm_80) << c.c << ", sm_90: " << sm_90;
+      EXPECT_TRUE(std::isnan(sum_by_tensor_core(-HUGE_VALF, {{0, HUGE_VALF}})));
     }
   }
 }
@@ -157,8 +167,9 @@ TEST(TensorCore, Tf32SumsAreTruncatedAsOnHardware) {
   struct Case {
     std::vector<std::pair<std::size_t, float>> terms;  // added to 1
     float sm_90, sm_80;
+    float factor = 1;
   };
-  const float after_one = 1 + 0x1p-23f;
+  const float after_one = 1 + 0x1p-23f, largest = std::numeric_limits<float>::max();
   const std::vector<Case> cases = {
       {{{0, 0x1.8p-24f}}, 1, 1},
       {{{0, 0x1p-24f}, {3, 0x1p-24f}}, after_one, after_one},
