@@ -67,7 +67,7 @@ class Report {
   std::vector<double> numbers() const {
     const std::string bytes = numbers_.content();
     std::vector<double> all(bytes.size() / sizeof(double));
-    std::memcpy(all.data(), bytes.data(), all.size() * sizeof(double));
+    if (!all.empty()) std::memcpy(all.data(), bytes.data(), all.size() * sizeof(double));
     return all;
   }
   std::string words() const { return words_.content(); }
