@@ -2,6 +2,7 @@
 """Prints a Markdown table of the recovery.json files of furlong finetune, with the students one below the other.
 
 benchmarks/finetune_table.py runs/antibody_*/recovery.json
+benchmarks/finetune_table.py --lengths runs/antibody_*/recovery.json   # speed at each length instead
 """
 
 import argparse
@@ -58,10 +59,25 @@ def row(name, stage, model):
     return "| " + " | ".join(cells) + " |"
 
 
+def print_lengths(paths, runs):
+    print("| config | tokens | teacher, tokens/s | student, tokens/s | student / teacher |")
+    print("| --- " * 5 + "|")
+    for path, run in zip(paths, runs):
+        for entry in run["lengths"]:
+            teacher, student = (entry[model]["tokens_per_second"] for model in ("teacher", "student"))
+            speeds = f"{teacher:,.0f} | {student:,.0f} | {student / teacher:.2f}"
+            print(f"| `{path.stem}` | {entry['length']:,} | {speeds} |")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("recovery", nargs="+", type=pathlib.Path)
-    runs = [json.loads(path.read_text()) for path in parser.parse_args().recovery]
+    parser.add_argument("--lengths", action="store_true", help="print the speed of teacher and student at each length")
+    arguments = parser.parse_args()
+    runs = [json.loads(path.read_text()) for path in arguments.recovery]
+    if arguments.lengths:
+        print_lengths(arguments.recovery, runs)
+        return
     print(
         "| attention | model | loss | perplexity | accuracy | recovery | of loss | squared attention error | tokens "
         "| minutes |"

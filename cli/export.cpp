@@ -59,8 +59,8 @@ void add_export(Command program, int& /*status*/) {
       "convert imports both forms, including models trained further in transformers. Adapters are merged into the "
       "weights.");
   command.examples({
-      "furlong export runs/chat/3_task chat_performer",
-      "furlong export runs/chat/3_task chat_performer --dtype bfloat16 --force",
+      "furlong export runs/chat chat_performer",
+      "furlong export runs/chat chat_performer --dtype bfloat16 --force",
   });
   const auto options = std::make_shared<ExportArguments>();
   command.add_option("source", options->source, checkpoint_description).required().value_name("CHECKPOINT|RUN");

@@ -310,7 +310,7 @@ void add_plan(Command program, int&) {
   add_json(command, options->json, "Print the result as JSON, in bytes and seconds");
   command.footer(plan_footer);
   command.examples({
-      "furlong plan configs/quickstart.yaml --device h100 --devices 8x8",
+      "furlong plan configs/quickstart.yaml --device h100 --devices 8x8 --set data.batch_size=64",
       "furlong plan configs/quickstart.yaml --device h100,network=25e9 --devices 4 --set data.batch_size=64 --json",
   });
   command.action([options] { run(*options); });
