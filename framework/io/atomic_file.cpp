@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "framework/core/error.h"
+#include "framework/core/log.h"
 #include "framework/io/interrupted_writes.h"
 
 namespace furlong {
@@ -24,9 +25,33 @@ namespace {
 fs::path folder_of(const fs::path& path) { return path.has_parent_path() ? path.parent_path() : fs::path("."); }
 
 constexpr std::string_view partial_suffix = ".partial";
+constexpr std::size_t random_digits = 12;
 
 /// Returns the prefix of all partial files of `path`. A long name is truncated so that the suffix fits.
 std::string partial_prefix(const fs::path& path) { return "." + path.filename().string().substr(0, 200) + "."; }
+
+/// Returns the part of a partial file's name before its random digits, or an empty text for any other name.
+std::string_view prefix_of_partial(std::string_view name) {
+  if (name.size() < random_digits + partial_suffix.size() || !name.starts_with('.') || !name.ends_with(partial_suffix))
+    return {};
+  name.remove_suffix(partial_suffix.size());
+  const std::string_view random = name.substr(name.size() - random_digits);
+  if (random.find_first_not_of("0123456789abcdef") != std::string_view::npos) return {};
+  name.remove_suffix(random_digits);
+  return name.ends_with('.') ? name : std::string_view();
+}
+
+/// Returns the partial files in a folder whose prefix is accepted.
+template <class Accepts>
+std::vector<fs::path> partial_files_in(const fs::path& folder, const Accepts& accepts, std::error_code& failure) {
+  std::vector<fs::path> found;
+  for (fs::directory_iterator entry(folder, failure), end; !failure && entry != end; entry.increment(failure)) {
+    const std::string name = entry->path().filename().string();
+    const std::string_view prefix = prefix_of_partial(name);
+    if (!prefix.empty() && accepts(prefix)) found.push_back(entry->path());
+  }
+  return found;
+}
 
 /// A file that stays open, and locked if the file system has locks, until destruction.
 class Descriptor {
@@ -61,14 +86,19 @@ class FolderTurn {
   Descriptor folder_;
 };
 
+/// Removes a partial file unless a process is writing it. Returns 0, or the errno of why it stays: EWOULDBLOCK if it
+/// has a writer. The caller has a FolderTurn, so that no writer is between creating and locking its file.
+int remove_if_abandoned(const fs::path& partial) {
+  const Descriptor file(partial, O_RDWR | O_NOFOLLOW | O_NONBLOCK);
+  if (file.get() < 0) return errno;
+  if (const int failure = file.lock(LOCK_EX); failure != 0) return failure;
+  return ::unlink(partial.c_str()) == 0 ? 0 : errno;
+}
+
 /// Whether another process, or another AtomicFile of this process, is writing. Removes what killed writers have left.
 bool has_other_writer(const fs::path& target, const fs::path& own) {
   for (const fs::path& other : partial_files(target)) {
-    if (other == own) continue;
-    const Descriptor file(other, O_RDWR | O_NOFOLLOW | O_NONBLOCK);
-    const int failure = file.get() < 0 ? errno : file.lock(LOCK_EX);
-    if (failure == EWOULDBLOCK) return true;
-    if (failure == 0) ::unlink(other.c_str());
+    if (other != own && remove_if_abandoned(other) == EWOULDBLOCK) return true;
   }
   return false;
 }
@@ -106,17 +136,27 @@ fs::path partial_path(const fs::path& path) {
 }
 
 std::vector<fs::path> partial_files(const fs::path& path) {
-  const std::string prefix = partial_prefix(path);
-  std::vector<fs::path> found;
-  std::error_code failure;
-  for (fs::directory_iterator entry(folder_of(path), failure), end; !failure && entry != end;
-       entry.increment(failure)) {
-    const std::string name = entry->path().filename().string();
-    if (name.size() == prefix.size() + 12 + partial_suffix.size() && name.starts_with(prefix) &&
-        name.ends_with(partial_suffix))
-      found.push_back(entry->path());
+  const std::string wanted = partial_prefix(path);
+  std::error_code ignored;
+  return partial_files_in(
+      folder_of(path), [&](std::string_view prefix) { return prefix == wanted; }, ignored);
+}
+
+void remove_abandoned_partial_files(const fs::path& folder) {
+  const FolderTurn turn(folder);
+  std::error_code unreadable;
+  const std::vector<fs::path> files = partial_files_in(
+      folder, [](std::string_view) { return true; }, unreadable);
+  if (unreadable) throw_file_error(folder, "list the directory", unreadable.value());
+  for (const fs::path& file : files) {
+    const int failure = remove_if_abandoned(file);
+    // ELOOP: a symbolic link, which no writer creates.
+    if (failure == 0 || failure == EWOULDBLOCK || failure == ENOENT || failure == ELOOP) continue;
+    log_warn(
+        "{}: not removed, because it cannot be checked whether a process is writing this partial file: {}; remove it "
+        "if none is",
+        file.string(), std::generic_category().message(failure));
   }
-  return found;
 }
 
 void refuse_replacing_inputs(const std::vector<std::string>& inputs, const fs::path& output) {

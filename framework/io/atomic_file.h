@@ -17,6 +17,10 @@ namespace furlong {
 std::filesystem::path partial_path(const std::filesystem::path& path);
 /// Returns all partial files of `path`: those being written by any process and those left by killed processes.
 std::vector<std::filesystem::path> partial_files(const std::filesystem::path& path);
+/// Removes the partial files of any path in `folder` that killed writers have left. A file that a process is writing
+/// stays. On file systems without locks (flock) all files stay, with a warning, because any may have a writer. Throws
+/// UserError or MachineError if the folder cannot be read.
+void remove_abandoned_partial_files(const std::filesystem::path& folder);
 
 /// Makes earlier renames, creations and removals in `directory` durable across a power loss. Throws MachineError.
 void flush_directory(const std::filesystem::path& directory);

@@ -63,6 +63,15 @@ std::optional<CheckpointDirectory::Best> recorded_best(const fs::path& folder) {
                                    folder / "best.h5"};
 }
 
+/// Returns whether a checkpoint is intact and contains this step.
+bool contains_step(const fs::path& checkpoint, std::int64_t step) {
+  try {
+    return CheckpointReader::open(checkpoint).integer("step") == step;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
 using Candidates = std::vector<std::pair<std::int64_t, fs::path>>;
 
 /// Inserts best.h5 before the step file of the same step, which is therefore tried first.
@@ -100,10 +109,7 @@ CheckpointDirectory::CheckpointDirectory(fs::path path, std::int64_t keep_last, 
   fs::create_directories(path_, failure);
   if (!failure && !fs::is_directory(path_)) failure = std::make_error_code(std::errc::not_a_directory);
   if (failure) throw_file_error(path_, "create the directory", failure.value());
-  for (const auto& entry : fs::directory_iterator(path_, failure)) {
-    if (entry.path().extension() == ".partial") remove_or_warn(entry.path());
-  }
-  if (failure) throw_file_error(path_, "list the directory", failure.value());
+  remove_abandoned_partial_files(path_);
   load_best();
 }
 
@@ -216,10 +222,10 @@ void CheckpointDirectory::link_best(std::int64_t step) const {
 void CheckpointDirectory::load_best() {
   const std::optional<Best> best = recorded_best(path_);
   if (!best) return;
-  if (best->step >= 0 && fs::exists(path_for(best->step))) {
-    const auto wanted = checkpoint_checksum(path_for(best->step));
-    if (wanted && wanted != checkpoint_checksum(best->path)) link_best(best->step);
-  }
+  const fs::path file = path_for(best->step);
+  const auto wanted = checkpoint_checksum(file);
+  // A damaged file, or one of another step, must not replace the best checkpoint.
+  if (wanted && wanted != checkpoint_checksum(best->path) && contains_step(file, best->step)) link_best(best->step);
   if (fs::exists(best->path)) best_ = best;
 }
 

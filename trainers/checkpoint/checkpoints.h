@@ -27,8 +27,8 @@ std::filesystem::path checkpoint_path(const std::filesystem::path& folder, std::
 /// write to the folder, except for shards.
 class CheckpointDirectory {
  public:
-  /// Creates the folder if it is missing, and removes files of interrupted writes (*.partial). `keep_last` must be at
-  /// least 1.
+  /// Creates the folder if it is missing, and removes the partial files of killed writers. `keep_last` must be at least
+  /// 1.
   CheckpointDirectory(std::filesystem::path path, std::int64_t keep_last, bool keep_best);
 
   /// Returns checkpoint_path() for this folder.

@@ -84,6 +84,23 @@ TEST_F(AtomicFileTest, RemovesPartialFilesOfKilledWriters) {
   EXPECT_TRUE(partial_files(path).empty());
 }
 
+TEST_F(AtomicFileTest, AbandonedPartialFilesOfAFolderAreThoseWithoutWriter) {
+  AtomicFile live(folder_ / "live.txt");
+  live.write("complete");
+  const fs::path live_partial = partial_files(folder_ / "live.txt").at(0);
+  for (const char* name : {"one.txt", "two.txt"}) std::ofstream(partial_path(folder_ / name)) << "killed";
+  const std::vector<fs::path> others{folder_ / "notes.partial", folder_ / ".notes.txt.partial",
+                                     folder_ / ".notes.0123456789xy.partial", folder_ / "notes.0123456789ab.partial"};
+  for (const fs::path& other : others) std::ofstream(other) << "kept";
+  remove_abandoned_partial_files(folder_);
+  for (const char* name : {"one.txt", "two.txt"}) EXPECT_TRUE(partial_files(folder_ / name).empty()) << name;
+  for (const fs::path& other : others) EXPECT_TRUE(fs::exists(other)) << other;
+  EXPECT_TRUE(fs::exists(live_partial));
+  live.commit();
+  EXPECT_EQ(content(folder_ / "live.txt"), "complete");
+  EXPECT_THROW(remove_abandoned_partial_files(folder_ / "missing"), UserError);
+}
+
 TEST_F(AtomicFileTest, RefusesASecondWriterAndKeepsTheFirst) {
   const fs::path path = folder_ / "out.txt";
   AtomicFile first(path);

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -12,17 +13,23 @@
 #include <set>
 
 #include "framework/core/error.h"
+#include "framework/core/log.h"
 #include "framework/io/atomic_file.h"
 #include "framework/io/checkpoint_file.h"
 #include "framework/io/checkpoint_shards.h"
 #include "tests/temporary_folder.h"
 #include "trainers/model/model.h"
 
-// Overrides the C library's function, to simulate a file system without hard links.
-static bool hard_links_work = true;
+// Override the C library's functions, to simulate a file system without hard links or locks.
+static bool hard_links_work = true, locks_work = true;
 extern "C" int link(const char* from, const char* to) noexcept {
   if (hard_links_work) return static_cast<int>(syscall(SYS_linkat, AT_FDCWD, from, AT_FDCWD, to, 0));
   errno = EPERM;
+  return -1;
+}
+extern "C" int flock(int descriptor, int operation) noexcept {
+  if (locks_work) return static_cast<int>(syscall(SYS_flock, descriptor, operation));
+  errno = ENOTSUP;
   return -1;
 }
 
@@ -38,14 +45,18 @@ class CheckpointDirectoryTest : public testing::WithTemporaryFolder {
  protected:
   static void write(const CheckpointDirectory& directory, std::int64_t step) {
     CheckpointWriter writer(directory.path_for(step));
-    writer.integer("trainer/step", step);
+    writer.integer("step", step);
     writer.finish();
   }
-  static std::int64_t step_in(const fs::path& file) { return CheckpointReader::open(file).integer("trainer/step"); }
+  static std::int64_t step_in(const fs::path& file) { return CheckpointReader::open(file).integer("step"); }
   static void damage(const fs::path& file) {
     std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
     stream.seekp(700);
     stream.put('\x55');
+  }
+  void record(std::int64_t step, double loss) const {
+    write_file_atomically(checkpoints_ / "best.json",
+                          fmt::format(R"({{"step":{},"validation_loss":{},"file":"best.h5"}})", step, loss));
   }
   std::set<std::string> files() const {
     std::set<std::string> names;
@@ -208,23 +219,36 @@ TEST_F(CheckpointDirectoryTest, KeepsShardsOfLaterSteps) {
   EXPECT_TRUE(fs::exists(checkpoints_ / "step_00000001.shard_1_of_2.h5"));
 }
 
-TEST_F(CheckpointDirectoryTest, RemovesInterruptedWrites) {
+TEST_F(CheckpointDirectoryTest, RemovesInterruptedWritesOnly) {
   fs::create_directories(checkpoints_);
   std::ofstream(partial_path(checkpoints_ / "step_00000009.h5")) << "half";
   std::ofstream(partial_path(checkpoints_ / "best.h5")) << "half";
   std::ofstream(checkpoints_ / "notes.txt") << "mine";
+  std::ofstream(checkpoints_ / "notes.partial") << "mine";
   std::ofstream(checkpoints_ / "step_9.h5") << "not our name";
+  CheckpointWriter live(checkpoints_ / "step_00000008.h5");
+  live.integer("step", 8);
   const CheckpointDirectory directory(checkpoints_, 1, true);
-  EXPECT_EQ(files(), (std::set<std::string>{"notes.txt", "step_9.h5"}));
   EXPECT_EQ(directory.newest_complete(), std::nullopt);
+  live.finish();
+  EXPECT_EQ(files(), (std::set<std::string>{"notes.partial", "notes.txt", "step_00000008.h5", "step_9.h5"}));
+  EXPECT_EQ(directory.newest_complete(), directory.path_for(8));
+}
+
+TEST_F(CheckpointDirectoryTest, KeepsPartialFilesOnFileSystemsWithoutLocks) {
+  fs::create_directories(checkpoints_);
+  const fs::path partial = partial_path(checkpoints_ / "step_00000009.h5");
+  std::ofstream(partial) << "perhaps of another process";
+  const LogCapture log;
+  locks_work = false;
+  const CheckpointDirectory directory(checkpoints_, 1, true);
+  locks_work = true;
+  EXPECT_TRUE(fs::exists(partial));
+  EXPECT_THAT(log.text(), HasSubstr(partial.string() + ": not removed, because it cannot be checked whether"));
 }
 
 // A kill between best.json and best.h5: the next run makes them consistent.
 TEST_F(CheckpointDirectoryTest, CompletesInterruptedChangeOfBest) {
-  const auto record = [&](std::int64_t step, double loss) {
-    write_file_atomically(checkpoints_ / "best.json",
-                          fmt::format(R"({{"step":{},"validation_loss":{},"file":"best.h5"}})", step, loss));
-  };
   {
     CheckpointDirectory directory(checkpoints_, 2, true);
     write(directory, 1);
@@ -243,6 +267,21 @@ TEST_F(CheckpointDirectoryTest, CompletesInterruptedChangeOfBest) {
     write_file_atomically(checkpoints_ / "best.json", damaged);
     EXPECT_FALSE(CheckpointDirectory(checkpoints_, 2, true).best().has_value()) << damaged;
   }
+}
+
+TEST_F(CheckpointDirectoryTest, KeepsBestIfTheFileOfItsRecordIsDamagedOrOfAnotherStep) {
+  CheckpointDirectory directory(checkpoints_, 2, true);
+  write(directory, 1);
+  directory.committed(1, 3.0);
+  record(2, 2.0);
+  write(directory, 2);
+  damage(directory.path_for(2));
+  EXPECT_TRUE(CheckpointDirectory(checkpoints_, 2, true).best().has_value());
+  EXPECT_EQ(step_in(checkpoints_ / "best.h5"), 1);
+  write(directory, 7);
+  fs::rename(directory.path_for(7), directory.path_for(2));
+  EXPECT_TRUE(CheckpointDirectory(checkpoints_, 2, true).best().has_value());
+  EXPECT_EQ(step_in(checkpoints_ / "best.h5"), 1);
 }
 
 TEST_F(CheckpointDirectoryTest, RejectsFolderAsBestRecord) {

@@ -137,11 +137,18 @@ void start_from_weights(Trainer& trainer, const fs::path& weights) {
 /// Refuses to replace the checkpoints of another run.
 void refuse_to_replace(const CheckpointDirectory& checkpoints, const fs::path& from) {
   const std::vector<std::int64_t> there = checkpoints.steps();
-  if (there.empty() && !checkpoints.best()) return;
+  const auto best = checkpoints.best();
+  if (there.empty() && !best) {
+    // Without its record, too: the new run would remove it.
+    if (const fs::path file = checkpoints.path() / "best.h5"; fs::exists(file))
+      throw UserError("{}: is a checkpoint of another run, so {} cannot be resumed here; choose another --run-dir",
+                      file.string(), from.string());
+    return;
+  }
   throw UserError(
       "{}: contains checkpoints of another run, up to step {}, so {} cannot be resumed here; choose another --run-dir, "
       "or omit --resume to continue the existing run",
-      checkpoints.path().string(), there.empty() ? checkpoints.best()->step : there.back(), from.string());
+      checkpoints.path().string(), there.empty() ? best->step : there.back(), from.string());
 }
 
 /// Warns about the later checkpoints that resuming from an earlier one removes.
@@ -157,12 +164,24 @@ void warn_about_discarded(const CheckpointDirectory& checkpoints, std::int64_t p
              config::join(later, ", "));
 }
 
-/// Throws UserError if the file name has another step: the checkpoint would be sorted or removed as that step.
-void check_name(const fs::path& from, std::int64_t step) {
+/// Throws UserError if the checkpoint has another step than its file name or best.json gives: it would be sorted or
+/// removed as that step. Also if its shards would be removed, because no checkpoint is named after their step.
+void check_name(const CheckpointReader& checkpoint, std::int64_t step, const CheckpointDirectory& checkpoints) {
+  const fs::path& from = checkpoint.path();
+  const std::string name = checkpoint_path(from.parent_path(), step).filename().string();
   const auto named = step_in_name(from.filename().string());
   if (named && *named != step)
     throw UserError("{}: contains step {}, but its name gives another step; rename it to {}", from.string(), step,
-                    checkpoint_path(from.parent_path(), step).filename().string());
+                    name);
+  if (named || !is_own(from, checkpoints)) return;
+  std::error_code missing;
+  const bool is_best = fs::equivalent(from, checkpoints.path() / "best.h5", missing);
+  if (const auto best = checkpoints.best(); is_best && best && best->step != step)
+    throw UserError("{}: contains step {}, but best.json gives step {}; copy it to {} and remove best.json",
+                    best->path.string(), step, best->step, name);
+  if (!is_best && checkpoint.has("shards") && !fs::exists(checkpoints.path_for(step)))
+    throw UserError("{}: contains step {} in shards, which are removed if no checkpoint has the name {}; rename it",
+                    from.string(), step, name);
 }
 
 /// Returns whether the data have changed since the checkpoint. Throws UserError if they have and must not.
@@ -197,7 +216,7 @@ void warn_about_changes(const CheckpointReader& checkpoint, const Settings& now)
 /// What rank 0 has loaded.
 struct Loaded {
   bool is_own = true;     ///< a checkpoint of this run directory
-  bool is_saved = false;  ///< the directory has a checkpoint of the present step
+  bool is_saved = false;  ///< the loaded file is the directory's checkpoint of the present step
   bool new_data = false;  ///< other data than the checkpoint's
   std::string metrics;    ///< up to that step
 };
@@ -211,10 +230,12 @@ Loaded load_on_first(const fs::path& from, bool allow_new_data, Trainer& trainer
   const CheckpointReader checkpoint = CheckpointReader::open(from);
   loaded.new_data = check_data(checkpoint, trainer, allow_new_data);
   trainer.load(checkpoint);
-  check_name(from, trainer.steps());
+  check_name(checkpoint, trainer.steps(), checkpoints);
   warn_about_changes(checkpoint, trainer.model().settings);
   if (checkpoint.has("metrics")) loaded.metrics = checkpoint.text("metrics");
-  loaded.is_saved = fs::exists(checkpoints.path_for(trainer.steps()));
+  // Any other file of that name may be damaged, and the loaded one then must stay.
+  std::error_code missing;
+  loaded.is_saved = fs::equivalent(from, checkpoints.path_for(trainer.steps()), missing);
   return loaded;
 }
 

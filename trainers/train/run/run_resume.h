@@ -9,8 +9,9 @@ namespace furlong {
 /// Loads the state that a new trainer starts from: the checkpoint that `options` select, the weights of model.weights,
 /// or nothing. Then rank 0 removes metrics and checkpoints after that step from the run directory; with Resume::never,
 /// those of the earlier run. Warns about settings that differ from those of the checkpoint. `checkpoints`: rank 0's,
-/// null on other ranks. All ranks of the group call it. Throws UserError if the ranks have loaded different states, and
-/// before anything is removed. Returns whether the run directory already has a checkpoint of the current step.
+/// null on other ranks. All ranks of the group call it. Throws UserError, before anything is removed, if the ranks have
+/// loaded different states, or if the name or record of the checkpoint gives another step than it contains. Returns
+/// whether the run directory already has a checkpoint of the current step.
 bool resume_run(const TrainOptions& options, const ProcessGroup& group, const RunDirectory& directory, Trainer& trainer,
                 CheckpointDirectory* checkpoints);
 

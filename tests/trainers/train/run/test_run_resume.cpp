@@ -258,6 +258,65 @@ TEST_F(RunResumeTest, FirstValidationIsTheBestAfterTheBestIsDiscarded) {
   EXPECT_GE(CheckpointReader::open(checkpoints() / "best.h5").integer("step"), 4);
 }
 
+TEST_F(RunResumeTest, RejectsBestCheckpointOfAnotherStepThanItsRecord) {
+  train(4);
+  const fs::path best = checkpoints() / "best.h5", second = checkpoints() / "step_00000002.h5";
+  fs::rename(second, best);
+  file("run/checkpoints/best.json", R"({"step":20,"validation_loss":1,"file":"best.h5"})");
+  const std::set<std::string> before = names_in(checkpoints());
+  for (const TrainOptions& options : {TrainOptions{}, from(best)})
+    EXPECT_THAT(testing::message_of<UserError>([&] { run("run", {"trainer.max_steps=5"}, options); }),
+                HasSubstr(best.string() + ": contains step 2, but best.json gives step 20; copy it to "
+                                          "step_00000002.h5 and remove best.json"));
+  EXPECT_EQ(names_in(checkpoints()), before);
+
+  fs::copy_file(best, second);
+  fs::remove(checkpoints() / "best.json");
+  EXPECT_EQ(run("run", {"trainer.max_steps=5"}).step, 5);
+  EXPECT_TRUE(fs::exists(checkpoints() / "step_00000004.h5")) << "it has resumed from the newest step";
+  EXPECT_TRUE(fs::exists(best));
+}
+
+// best.h5 is a copy on file systems without hard links.
+TEST_F(RunResumeTest, KeepsLoadedBestCheckpointNextToDamagedOneOfItsStep) {
+  train(4);
+  const fs::path best = checkpoints() / "best.h5", step = checkpoints() / "step_00000004.h5";
+  fs::copy_file(best, path("copy.h5"));
+  fs::rename(path("copy.h5"), best);
+  fs::resize_file(step, fs::file_size(step) - 1);
+  const auto expect_step = [](const ProcessGroup&, const Trainer& trainer) { EXPECT_EQ(trainer.steps(), 4); };
+  resume(
+      {}, false, [](int) {}, expect_step);
+  EXPECT_EQ(CheckpointReader::open(best).integer("step"), 4);
+  EXPECT_EQ(run("run", {"trainer.max_steps=4", "checkpoint.keep_best=false"}).step, 4);
+  EXPECT_EQ(CheckpointReader::open(step).integer("step"), 4) << "written again";
+}
+
+TEST_F(RunResumeTest, RejectsCheckpointWithShardsThatItsNameDoesNotProtect) {
+  train(4);
+  const fs::path step = checkpoints() / "step_00000004.h5", kept = checkpoints() / "kept.h5";
+  resume(
+      {}, true, [](int) {}, [&](const ProcessGroup&, const Trainer& trainer) { trainer.save(step); });
+  for (const char* name : {"best.h5", "best.json"}) fs::remove(checkpoints() / name);
+  fs::rename(step, kept);
+  EXPECT_THAT(testing::message_of<UserError>([&] { run("run", {"trainer.max_steps=5"}, from(kept)); }),
+              HasSubstr(kept.string() + ": contains step 4 in shards, which are removed if no checkpoint has the name "
+                                        "step_00000004.h5; rename it"));
+  EXPECT_EQ(CheckpointReader::open(kept).integer("step"), 4);
+  fs::rename(kept, step);
+  EXPECT_EQ(run("run", {"trainer.max_steps=5"}, from(step)).step, 5);
+}
+
+TEST_F(RunResumeTest, RefusesToReplaceBestCheckpointWithoutRecord) {
+  train(4);
+  const fs::path best = checkpoints() / "best.h5";
+  for (const char* name : {"step_00000002.h5", "step_00000004.h5", "best.json"}) fs::remove(checkpoints() / name);
+  fs::create_symlink(best, path("link.h5"));
+  EXPECT_THAT(testing::message_of<UserError>([&] { run("run", {"trainer.max_steps=5"}, from(path("link.h5"))); }),
+              HasSubstr(best.string() + ": is a checkpoint of another run"));
+  EXPECT_EQ(CheckpointReader::open(best).integer("step"), 4);
+}
+
 TEST_F(RunResumeTest, SignalInTheLastStepLeavesACompleteRun) {
   const StopRequests stop_requests;
   ASSERT_EQ(std::raise(SIGTERM), 0);
