@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "framework/io/checkpoint_file.h"
@@ -230,6 +231,52 @@ TEST_F(ProgramTest, ReportsDamagedCheckpointInOneLine) {
   damaged({broken, "not a Furlong checkpoint"});
   fs::remove(broken);
   damaged({broken + ": does not exist", "expected a run directory or a checkpoint; check the path"});
+}
+
+TEST_F(ProgramTest, RejectsImportedModelAsNewestCheckpoint) {
+  prepare();
+  const auto train = [&](const char* steps) {
+    return furlong(train_arguments(set({std::string("trainer.max_steps=") + steps, "trainer.sample_tokens=0",
+                                        "trainer.sample_prompt=null", "log.progress=none"})));
+  };
+  ASSERT_EQ(train("4").status, 0);
+  const std::string trained = path("run/checkpoints/step_00000004.h5"),
+                    imported = path("run/checkpoints/step_00000009.h5");
+  const std::string before = content(trained);
+  ASSERT_EQ(furlong({"convert", trained, imported}).status, 0);
+  expect_user_error(train("5"), {imported + ": cannot resume: it contains a model without training state, as furlong "
+                                            "convert writes it; set model.weights to start from it, or move it away"});
+  EXPECT_EQ(content(trained), before);
+  EXPECT_TRUE(fs::exists(imported));
+  fs::rename(imported, path("imported.h5"));
+  EXPECT_EQ(train("5").status, 0);
+}
+
+TEST_F(ProgramTest, NamesFirstTensorWithValuesThatAreNotFinite) {
+  prepare();
+  ASSERT_EQ(
+      furlong(train_arguments(set({"trainer.max_steps=2", "trainer.sample_tokens=0", "trainer.sample_prompt=null"})))
+          .status,
+      0);
+  const std::string first = "parameters/blocks.1.feedforward.output.weight", broken = path("broken.h5");
+  {
+    const CheckpointReader whole = CheckpointReader::open(path("run/checkpoints/step_00000002.h5"));
+    CheckpointWriter writer(broken);
+    for (const TensorInfo& info : whole.tensors("parameters/")) {
+      std::vector<float> values(info.bytes / sizeof(float));
+      whole.read(info.name, values.data(), info.bytes);
+      if (info.name == first || info.name == "parameters/final_norm.gain") values.back() = std::nanf("");
+      writer.tensor(info.name, info.dtype, info.shape, values.data());
+    }
+    for (const char* name : {"config", "vocabulary"}) writer.text(name, whole.text(name));
+    writer.integer("step", whole.integer("step"));
+    writer.finish();
+  }
+  const std::vector<std::string> parts{broken + ": tensor " + first + " has 1 values that are NaN or infinite"};
+  expect_user_error(furlong({"evaluate", broken}), parts);
+  expect_user_error(furlong({"generate", broken, "--prompt", "a"}), parts);
+  expect_user_error(furlong({"export", broken, path("exported")}), parts);
+  EXPECT_FALSE(fs::exists(path("exported")));
 }
 
 TEST_F(ProgramTest, ReportsDamagedDatasetInOneLine) {

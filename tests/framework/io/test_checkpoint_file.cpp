@@ -40,6 +40,14 @@ class CheckpointFileTest : public testing::WithTemporaryFolder {
  protected:
   static void put(const fs::path& file, std::string_view bytes) { std::ofstream(file, std::ios::binary) << bytes; }
 
+  // Writes a file whose checksum and length are those of its contents.
+  static void put_sealed(const fs::path& file, std::string bytes) {
+    const std::uint64_t checksum = XXH3_64bits(bytes.data() + 512, bytes.size() - 512), size = bytes.size();
+    std::memcpy(&bytes[16], &checksum, sizeof checksum);
+    std::memcpy(&bytes[24], &size, sizeof size);
+    put(file, bytes);
+  }
+
   void write_small() const { write_small(path_); }
   static void write_small(const fs::path& file) {
     CheckpointWriter writer(file);
@@ -252,6 +260,27 @@ TEST_F(CheckpointFileTest, RejectsForeignFiles) {
   EXPECT_THAT(refusal(path_), HasSubstr("format version 3 is not supported, expected 1 to 2"));
 }
 
+TEST_F(CheckpointFileTest, RejectsHeadersWithoutChecksums) {
+  write_small();
+  const std::string user_block = content(path_).substr(0, 512);
+  for (const int version : {0, 1}) {
+    {
+      const std::lock_guard lock(hdf5::mutex());
+      const hid_t creation = H5Pcreate(H5P_FILE_CREATE);
+      ASSERT_GE(H5Pset_userblock(creation, user_block.size()), 0);
+      // The default of this number, 32, is not stored; another one needs superblock 1.
+      ASSERT_GE(H5Pset_istore_k(creation, version == 0 ? 32 : 64), 0);
+      const hid_t file = H5Fcreate(path_.c_str(), H5F_ACC_TRUNC, creation, H5P_DEFAULT);
+      ASSERT_GE(file, 0);
+      ASSERT_GE(H5Fclose(file), 0);
+      H5Pclose(creation);
+    }
+    put_sealed(path_, user_block + content(path_).substr(user_block.size()));
+    EXPECT_THAT(refusal(path_),
+                HasSubstr("headers have no checksums (superblock version " + std::to_string(version) + ")"));
+  }
+}
+
 TEST_F(CheckpointFileTest, ReadsNamesOfFormatVersionOne) {
   CheckpointWriter file(path_);
   for (const char* name : {"averages/norm.weight", "carried/0/layers.1.sum", "carried/pooler.weight"})
@@ -345,11 +374,7 @@ TEST_F(CheckpointFileTest, RejectsForgedEntries) {
       forgeries[i].second(file);
       H5Fclose(file);
     }
-    std::string bytes = content(path_);
-    const std::uint64_t checksum = XXH3_64bits(bytes.data() + 512, bytes.size() - 512), size = bytes.size();
-    std::memcpy(&bytes[16], &checksum, sizeof checksum);
-    std::memcpy(&bytes[24], &size, sizeof size);
-    put(path_, bytes);
+    put_sealed(path_, content(path_));
     // The checksum is valid, so that it cannot be what rejects the file.
     EXPECT_THAT(refusal(path_), AllOf(HasSubstr(forgeries[i].first), Not(HasSubstr("checksum")))) << "forgery " << i;
   }
