@@ -8,14 +8,14 @@
 #       simulator      the tests of CUDA kernels on the host, with threads in random order and an A100's rounding
 #       asan           all tests under AddressSanitizer with UndefinedBehaviorSanitizer
 #       tsan           all tests under ThreadSanitizer, with four threads
-#       kills          the kill table (tests/kills.sh)
+#       kills          the kill table with 200 kills (tests/kills.sh)
 #       faults         the fault table of several ranks (tests/faults.py)
 #       writes         the table of failed writes (tests/write_faults.py)
 #       cost           the predicted cost of CUDA kernels, if nvdisasm exists (scripts/sass_cost.py)
 #       tutorials      the tutorials as printed, with their downloads (tests/docs/run_tutorials.py --full)
 #       exports        exported models in transformers (tests/parity/transformers_export.py) with each Python of
 #                      FURLONG_TRANSFORMERS_PYTHON, or python3
-#       fuzz           5 minutes of each fuzz target, if clang exists (tests/fuzz/run.sh)
+#       fuzz           5 minutes of each fuzz target, if clang exists (tests/fuzz/run.sh each 300)
 #   --filter PATTERNS  runs only tests with these names, with this CPU's best instruction set: GoogleTest patterns
 #                      separated by colons, excluded ones after a minus ('Tape.*:*bfloat16*-*/simulated*'). They also
 #                      select ctest's own tests (Launchers.*). Of the parts of --full only tests, asan and tsan run
@@ -242,9 +242,8 @@ kernel_cost() {
 }
 
 fuzzing() {
-  local targets=(tests/fuzz/corpus/*)
   if type -P clang++ >/dev/null; then
-    phase "fuzzing" tests/fuzz/run.sh all $(( 300 * ${#targets[@]} )) || true
+    phase "fuzzing" tests/fuzz/run.sh each 300 || true
   else
     printf '\n== fuzzing\nnot run: clang++ is missing\n'
   fi
@@ -288,7 +287,7 @@ run_part() {
     simulator) simulator_tests ;;
     asan) sanitized asan "AddressSanitizer and UndefinedBehaviorSanitizer" ;;
     tsan) sanitized tsan "ThreadSanitizer" ;;
-    kills) phase "kill table" tests/kills.sh build/release/bin/furlong || true ;;
+    kills) phase "kill table" tests/kills.sh build/release/bin/furlong 200 || true ;;
     faults) phase "fault table" fault_table || true ;;
     writes)
       phase "failed writes" python3 -B tests/write_faults.py build/release/bin/furlong \

@@ -1,14 +1,16 @@
 #!/usr/bin/env bash
 # Runs fuzz targets with libFuzzer, AddressSanitizer and UndefinedBehaviorSanitizer (clang; Debian package clang).
 #   tests/fuzz/run.sh TARGET SECONDS       runs one target
-#   tests/fuzz/run.sh all SECONDS          runs all targets in turns of two minutes, always the one that has run least
+#   tests/fuzz/run.sh each SECONDS         runs all targets, each for SECONDS
+#   tests/fuzz/run.sh all SECONDS          runs all targets, together for SECONDS, in turns of two minutes, always the
+#                                          one that has run least
 #   tests/fuzz/run.sh --table              prints what all runs have done together
 #   tests/fuzz/run.sh --keep TARGET|all    adds inputs of earlier runs that reach new code to tests/fuzz/corpus, and
 #                                          their sums to tests/fuzz/runs.tsv
 #   tests/fuzz/run.sh --seeds              writes the seed inputs to tests/fuzz/corpus
 # Runs add up: a later one continues with the inputs of earlier ones. A run can be stopped at any time with Ctrl-C or
-# SIGTERM. After a finding, `all` leaves that target out, and its sums start at 0. The table shows, for each target,
-# seconds of CPU time, executions, covered edges, inputs that reach new code (build/fuzz/corpus) and findings
+# SIGTERM. After a finding, `each` and `all` leave that target out, and its sums start at 0. The table shows, for each
+# target, seconds of CPU time, executions, covered edges, inputs that reach new code (build/fuzz/corpus) and findings
 # (build/fuzz/findings, with the output of the target). The sums are those of tests/fuzz/runs.tsv, which --keep wrote,
 # and of build/fuzz/runs, the runs since then. build/fuzz/logs contains the output of the last turn.
 # Exit status: 0 no finding, 1 a finding, 2 invalid arguments, 3 stopped by a signal.
@@ -30,11 +32,11 @@ for source in tests/fuzz/*.cpp; do
   [[ $name == replay || $name == *seeds ]] || every+=("$name")
 done
 chosen=("${1:-}")
-[[ ${1:-} != all ]] || chosen=("${every[@]}")
+[[ ! ${1:-} =~ ^(each|all)$ ]] || chosen=("${every[@]}")
 stop() { echo "fuzz: $1" >&2; exit 2; }
 if [[ $mode == run || $mode == keep ]]; then
   [[ " ${every[*]} " == *" ${chosen[0]} "* && -n ${chosen[0]} ]] ||
-    stop "unknown target '${1:-}'; expected all or one of ${every[*]}"
+    stop "unknown target '${1:-}'; expected each, all or one of ${every[*]}"
   [[ $mode == keep || ${2:-} =~ ^[1-9][0-9]*$ ]] || stop "expected a number of seconds"
 fi
 
@@ -195,7 +197,11 @@ case $mode in
     ;;
   keep) for target in "${chosen[@]}"; do keep "$target"; done ;;
   run)
-    run_in_turns "$2" "${chosen[@]}"
+    if [[ $1 == each ]]; then
+      for target in "${chosen[@]}"; do run_in_turns "$2" "$target"; done
+    else
+      run_in_turns "$2" "${chosen[@]}"
+    fi
     table
     (( failed || !stopped )) || exit 3
     ;;
