@@ -12,6 +12,7 @@
 #include "conversion/read_parameters.h"
 #include "conversion/recovery_file.h"
 #include "framework/config/table.h"
+#include "framework/core/file_error.h"
 #include "framework/core/log.h"
 #include "framework/core/parallel.h"
 #include "trainers/checkpoint/checkpoints.h"
@@ -241,7 +242,7 @@ void prepare(const FinetunePlan& plan, TeacherSource& teacher, FinetuneRecord& r
   check_data(plan, teacher);
   std::error_code failure;
   fs::create_directories(directory, failure);
-  if (failure) throw UserError("run_directory: cannot create {}: {}", directory.string(), failure.message());
+  if (failure) throw_file_error(directory, "create the directory", failure.value());
   if (record.source_fingerprint.empty()) {
     record.source = source.string();
     record.source_fingerprint = fingerprint;

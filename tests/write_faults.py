@@ -2,13 +2,15 @@
 """The table of failed writes: in small runs of train, prepare, convert and export, fails each system call that changes
 files, and checks the files.
 
-    write_faults.py FURLONG [--only COMMAND,...] [--json FILE]
+    write_faults.py FURLONG [--only COMMAND,...] [--locks] [--json FILE]
 
-A preloaded library (launchers/failing_calls.c) counts the calls of a run (write, pwrite, fsync, fdatasync, ftruncate,
-rename, link) and then fails each in turn: once with EIO, and with ENOSPC from there on. After each failure the status
-is 0, 1 or 2. Unless it is 0, the error is one line that names the file or its folder. Each file is completely the old
-or the new one, no partial file is left, and the same command without a fault gives the undisturbed result. In two
-further runs of train the time of day jumps forwards and back by a day.
+A preloaded library (launchers/failing_calls.c) counts the calls of a run (open and close of a writer, write, pwrite,
+fsync, fdatasync, ftruncate, rename, link, mkdir, remove) and then fails each in turn: once with EIO, with ENOSPC from
+there on, and with EROFS from there on, as far as the call has that error. After each failure the status is 0 or 1.
+With 1, the error is one line that names the file or its folder. Each file is completely the old or the new one, no
+partial file is left whose removal has not failed, and the same command without a fault gives the undisturbed result.
+In two further runs of train the time of day jumps forwards and back by a day. On a file system without locks, where
+flock fails, each command warns once and has the undisturbed result. --locks runs only these, which takes seconds.
 Exit status: 0 all as expected, 1 a failure, 2 invalid arguments.
 """
 
@@ -27,7 +29,14 @@ import typing
 sys.path.insert(0, str(pathlib.Path(__file__).with_name("launchers")))
 import jobs  # noqa: E402
 
-FAULTS = [(errno.EIO, "once"), (errno.ENOSPC, "onwards")]
+OF_PATHS = {"open", "mkdir", "remove", "rename", "link"}
+OF_SPACE = {"write", "writev", "pwrite", "fsync", "fdatasync", "ftruncate", "close", *OF_PATHS} - {"remove"}
+FAULTS = [  # with the calls that fail
+    (errno.EIO, "once", OF_SPACE | OF_PATHS),
+    (errno.ENOSPC, "onwards", OF_SPACE),
+    (errno.EROFS, "onwards", OF_PATHS),
+]
+NO_LOCKS = [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP]
 PATIENCE = 120
 
 
@@ -40,7 +49,8 @@ def digest(path):
 
 
 def digests(folder):
-    return {name: digest(path) for name, path in files_of(folder).items()}
+    """Returns those of complete files; expect_nothing_left() checks that no others are left."""
+    return {name: digest(path) for name, path in files_of(folder).items() if not name.endswith(".partial")}
 
 
 class Place:
@@ -66,6 +76,8 @@ class Place:
 
     def run(self, arguments, **variables):
         environment = {**self.scratch.environment, **{name: str(value) for name, value in variables.items()}}
+        # A program with AddressSanitizer refuses libraries that are loaded before its own.
+        environment["ASAN_OPTIONS"] = "verify_asan_link_order=0:" + environment.get("ASAN_OPTIONS", "")
         return subprocess.run(
             [str(self.scratch.furlong), *arguments],
             cwd=self.work,
@@ -76,9 +88,8 @@ class Place:
             timeout=PATIENCE,
         )
 
-    def run_counted(self, arguments, fail=None):
+    def run_counted(self, arguments, **variables):
         self.log.unlink(missing_ok=True)
-        variables = {"FURLONG_TEST_CALLS_FAIL": fail} if fail else {}
         found = self.run(
             arguments,
             LD_PRELOAD=self.shim("failing_calls"),
@@ -96,6 +107,7 @@ class Command:
     prepare: typing.Callable  # fills the template
     arguments: list
     check: typing.Callable  # (place, old, new, status): checks the files after a try; `old` and `new` are digests
+    calls: set = dataclasses.field(default_factory=lambda: OF_SPACE | OF_PATHS)  # those that fail
 
 
 def without_timings(metrics):
@@ -144,12 +156,26 @@ def check_export(place, old, new, status):
         jobs.expect(status != 0, "config.json is missing")
 
 
+def check_new(name):
+    def check(place, old, new, status):
+        jobs.expect(status != 0 or (place.work / name).exists(), f"{name} is missing")
+
+    return check
+
+
 def prepare_train(place, template):
     place.scratch.folder.joinpath("tokens.h5").rename(template / "tokens.h5")
     config = {**jobs.CONFIG, "data.dataset": "tokens.h5", "trainer.validate_every": 1, "checkpoint.every": 1}
     (template / "c.yaml").write_text(jobs.yaml({**config, "trainer.max_steps": 4}))
     place.scratch.run(["furlong", "train", "c.yaml", "--set", "trainer.max_steps=2"], template)
+    shutil.rmtree(template / "run" / "tensorboard")
     shutil.copytree(template, place.scratch.folder / "trained", symlinks=True)
+
+
+def prepare_new(place, template):
+    trained = place.scratch.folder / "trained"
+    for name in ("c.yaml", "tokens.h5", "run/checkpoints/step_00000002.h5"):
+        shutil.copy(trained / name, template)
 
 
 def prepare_prepare(place, template):
@@ -167,7 +193,9 @@ def prepare_convert(place, template):
 def prepare_export(place, template):
     prepare_convert(place, template)
     place.scratch.run(["furlong", "export", "old.h5", "model"], template)
-    (template / "model" / "merges.txt").write_text("of the model that was there\n")
+    for name in ("merges.txt", "1_Pooling/config.json"):
+        (template / "model" / name).parent.mkdir(exist_ok=True)
+        (template / "model" / name).write_text("of the model that was there\n")
 
 
 COMMANDS = [
@@ -185,6 +213,21 @@ COMMANDS = [
         check_file("converted.h5"),
     ),
     Command("export", prepare_export, ["export", "source.h5", "model", "--force"], check_export),
+    # Into folders that do not exist.
+    Command(
+        "train_new",
+        prepare_new,
+        ["train", "c.yaml", "--run-dir", "new/run"],
+        check_new("new/run/checkpoints/step_00000004.h5"),
+        {"mkdir"},
+    ),
+    Command(
+        "export_new",
+        prepare_new,
+        ["export", "step_00000002.h5", "new/model"],
+        check_new("new/model/config.json"),
+        {"mkdir"},
+    ),
 ]
 
 
@@ -197,15 +240,27 @@ def names_of(path):
 
 def expect_one_error(found, failed):
     errors = [line for line in found.stderr.splitlines() if line.startswith("error: ")]
-    jobs.expect(found.returncode in (1, 2), f"status {found.returncode}:\n{found.stderr}")
+    jobs.expect(found.returncode == 1, f"status {found.returncode}:\n{found.stderr}")
     jobs.expect(len(errors) == 1, f"expected one line of error:\n{found.stderr}")
     names = set().union(*(names_of(line.split(" ")[2]) for line in failed))
     jobs.expect(any(name in errors[0] for name in names), f"expected one of {sorted(names)} in {errors[0]}")
 
 
-def expect_nothing_left(place):
+def expect_nothing_left(place, failed=()):
+    """Expects no partial file, except those whose removal is among the failed calls."""
+    kept = {line.split(" ")[2] for line in failed if line.split(" ")[1] == "remove"}
     left = [name for name in files_of(place.work) if name.endswith(".partial") or "/.shared" in name]
+    left = [name for name in left if str(place.work / name) not in kept]
     jobs.expect(not left, f"partial files left: {left}")
+
+
+def expect_one_warning(place, found):
+    """Expects one warning, that this file system cannot lock files, which names a folder."""
+    warnings = [line for line in found.stderr.splitlines() if line.startswith("warning: ")]
+    jobs.expect(len(warnings) == 1, f"expected one warning:\n{found.stderr}")
+    folder, _, rest = warnings[0].removeprefix("warning: ").partition(": ")
+    folders = {str(path.parent) for path in files_of(place.work).values()}
+    jobs.expect(folder in folders and "cannot lock files" in rest, f"expected one of {folders} in {warnings[0]}")
 
 
 class Tries:
@@ -223,67 +278,98 @@ class Tries:
         if command.name == "train":
             self.metrics = without_timings(place.work / "run" / "metrics.jsonl")
 
-    def expect_same(self):
-        """Expects the undisturbed result of the same command without a fault."""
-        found, _ = self.place.run_counted(self.command.arguments)
-        jobs.expect(found.returncode == 0, f"the restart exited with status {found.returncode}:\n{found.stderr}")
+    def expect_same(self, what="the restart", **variables):
+        """Expects the undisturbed result of the same command without a fault. Returns its output."""
+        found, _ = self.place.run_counted(self.command.arguments, **variables)
+        jobs.expect(found.returncode == 0, f"{what} exited with status {found.returncode}:\n{found.stderr}")
         if self.command.name == "train":
             expect_train_is_whole(self.place, self.metrics)
         self.command.check(self.place, self.old, self.new, 0)
         expect_nothing_left(self.place)
+        return found
 
-    def attempt(self, number, error, when):
+    def attempt(self, number, error, when, which):
         self.place.reset()
-        found, calls = self.place.run_counted(self.command.arguments, f"{number} {error} {when}")
+        found, calls = self.place.run_counted(
+            self.command.arguments, FURLONG_TEST_CALLS_FAIL=f"{number} {error} {when} ,{','.join(sorted(which))},"
+        )
         failed = [line for line in calls if line.endswith(" fails")]
         if not failed:
             return "not reached"  # with threads the number of calls varies slightly
         if found.returncode != 0:
             expect_one_error(found, failed)
-        expect_nothing_left(self.place)
+        expect_nothing_left(self.place, failed)
         self.command.check(self.place, self.old, self.new, found.returncode)
         self.expect_same()
         return f"status {found.returncode}"
 
-    def all(self):
-        outcomes, failures = {}, []
-        for number in range(1, len(self.calls) + 1):
-            for error, when in FAULTS:
-                call = self.calls[number - 1]
-                try:
-                    outcome = self.attempt(number, error, when)
-                except (RuntimeError, subprocess.SubprocessError) as failure:
-                    outcome = "FAILED"
-                    failures.append(f"{self.command.name}: {call}: {errno.errorcode[error]} {when}: {failure}")
-                    print(f"write_faults: {failures[-1]}", file=sys.stderr, flush=True)
-                outcomes[outcome] = outcomes.get(outcome, 0) + 1
-        if outcomes.get("not reached", 0) > len(self.calls) * len(FAULTS) / 10:
-            failures.append(f"{self.command.name}: {outcomes['not reached']} faults were not reached")
-        return outcomes, failures
+    def attempt_without_locks(self, error):
+        self.place.reset()
+        found = self.expect_same("the run without locks", FURLONG_TEST_CALLS_LOCK=error)
+        expect_one_warning(self.place, found)
+        return "without locks"
 
-
-def clock_runs(place, tries):
-    """Trains under a clock that jumps."""
-    for when in ("from the beginning", "resumed"):
-        place.reset()
-        if when == "from the beginning":
-            shutil.rmtree(place.work / "run")
-        asked = place.scratch.folder / "asked"
+    def attempt_under_jumping_clock(self, anew):
+        self.place.reset()
+        if anew:
+            shutil.rmtree(self.place.work / "run")
+        asked = self.place.scratch.folder / "asked"
         asked.unlink(missing_ok=True)
-        found = place.run(["train", "c.yaml"], LD_PRELOAD=place.shim("jumping_clock"), FURLONG_TEST_CLOCK_LOG=asked)
-        jobs.expect(found.returncode == 0, f"clock, {when}: status {found.returncode}:\n{found.stderr}")
+        library = self.place.shim("jumping_clock")
+        found = self.place.run(self.command.arguments, LD_PRELOAD=library, FURLONG_TEST_CLOCK_LOG=asked)
+        jobs.expect(found.returncode == 0, f"status {found.returncode}:\n{found.stderr}")
         jobs.expect(asked.exists(), "the clock was never read")
-        expect_train_is_whole(place, tries.metrics)
-        lines = [json.loads(line) for line in (place.work / "run" / "metrics.jsonl").read_text().splitlines()]
+        expect_train_is_whole(self.place, self.metrics)
+        lines = [json.loads(line) for line in (self.place.work / "run" / "metrics.jsonl").read_text().splitlines()]
         rates = [line["tokens_per_second"] for line in lines if line["split"] == "train"]
-        jobs.expect(all(rate is None or 0 < rate < 1e9 for rate in rates), f"clock, {when}: tokens per second: {rates}")
-    return 2
+        jobs.expect(all(rate is None or 0 < rate < 1e9 for rate in rates), f"tokens per second: {rates}")
+        return "clock jumps"
+
+    def fail_each_call(self, outcomes):
+        for number, call in enumerate(self.calls, 1):
+            for error, when, which in FAULTS:
+                if call.split(" ")[1] in which & self.command.calls:
+                    what = f"{call}: {errno.errorcode[error]} {when}"
+                    outcomes.add(what, self.attempt, number, error, when, which)
+        if outcomes.counts.get("not reached", 0) > sum(outcomes.counts.values()) / 10:
+            outcomes.fail(f"{outcomes.counts['not reached']} faults were not reached")
+
+    def all(self, locks_only):
+        outcomes = Outcomes(self.command.name)
+        if not locks_only:
+            self.fail_each_call(outcomes)
+            if self.command.name == "train":
+                outcomes.add("clock, from the beginning", self.attempt_under_jumping_clock, True)
+                outcomes.add("clock, resumed", self.attempt_under_jumping_clock, False)
+        for error in NO_LOCKS:
+            outcomes.add(f"flock: {errno.errorcode[error]}", self.attempt_without_locks, error)
+        return outcomes
+
+
+class Outcomes:
+    """The outcomes of a command's attempts, counted, and the failures."""
+
+    def __init__(self, command):
+        self.command, self.counts, self.failures = command, {}, []
+
+    def add(self, what, attempt, *arguments):
+        try:
+            outcome = attempt(*arguments)
+        except (RuntimeError, subprocess.SubprocessError) as failure:
+            outcome = "FAILED"
+            self.fail(f"{what}: {failure}")
+        self.counts[outcome] = self.counts.get(outcome, 0) + 1
+
+    def fail(self, text):
+        self.failures.append(f"{self.command}: {text}")
+        print(f"write_faults: {self.failures[-1]}", file=sys.stderr, flush=True)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("furlong")
     parser.add_argument("--only", metavar="COMMAND,...", default=",".join(command.name for command in COMMANDS))
+    parser.add_argument("--locks", action="store_true")
     parser.add_argument("--json", type=pathlib.Path)
     arguments = parser.parse_args()
     only = arguments.only.split(",")
@@ -298,17 +384,11 @@ def main():
             tries = Tries(place, command)  # the others start from the files of train
             if command.name not in only:
                 continue
-            outcomes, failed = tries.all()
-            failures += failed
-            if command.name == "train":
-                try:
-                    outcomes["clock jumps"] = clock_runs(place, tries)
-                except (RuntimeError, subprocess.SubprocessError) as failure:
-                    failures.append(str(failure))
-                    print(f"write_faults: {failure}", file=sys.stderr, flush=True)
-            rows.append({"command": command.name, "calls": len(tries.calls), "outcomes": outcomes})
-            listed = ", ".join(f"{count} {outcome}" for outcome, count in sorted(outcomes.items()))
-            print(f"{command.name:<8} {len(tries.calls):4} calls: {listed}", flush=True)
+            outcomes = tries.all(arguments.locks)
+            failures += outcomes.failures
+            rows.append({"command": command.name, "calls": len(tries.calls), "outcomes": outcomes.counts})
+            listed = ", ".join(f"{count} {outcome}" for outcome, count in sorted(outcomes.counts.items()))
+            print(f"{command.name:<10} {len(tries.calls):4} calls: {listed}", flush=True)
     if arguments.json:
         arguments.json.write_text(json.dumps({"commands": rows, "failures": failures}, indent=2) + "\n")
     print(f"{sum(sum(row['outcomes'].values()) for row in rows)} runs, {len(failures)} failed")

@@ -14,6 +14,7 @@
 
 #include "framework/core/error.h"
 #include "framework/core/log.h"
+#include "framework/io/file_lock.h"
 #include "framework/io/interrupted_writes.h"
 
 namespace furlong {
@@ -190,8 +191,8 @@ AtomicFile::AtomicFile(fs::path path) : path_(std::move(path)) {
     detail::release_partial(slot_);
     throw_file_error(path_, "write", error);
   }
-  ::flock(descriptor_, LOCK_EX | LOCK_NB);  // without locks several processes may write; the last commit wins
-  if (has_other_writer(target_, partial_)) {
+  // Without locks several processes may write; the last commit wins.
+  if (!lock_file(descriptor_, partial_) || has_other_writer(target_, partial_)) {
     discard();
     throw FileInUse("{}: another process is writing this file; wait for it or give another path", path_.string());
   }

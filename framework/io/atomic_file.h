@@ -36,8 +36,9 @@ class FileInUse : public UserError {
 
 /// Writes a file atomically. Readers see the old file, or none, until commit(). Without commit() the destructor removes
 /// the partial file.
-/// One process at a time writes a file: on file systems with locks (flock) the constructor refuses a second writer, and
-/// removes what a killed writer has left. A symbolic link is followed; only a regular file is replaced.
+/// One process at a time writes a file: on file systems with locks the constructor refuses a second writer, and removes
+/// what a killed writer has left; on others it warns (lock_file()). A symbolic link is followed; only a regular file is
+/// replaced.
 /// Throws UserError if the path is at fault: a missing folder, no permission, a folder, device or pipe of that name;
 /// FileInUse if there is another writer. Throws MachineError if the machine is: disk full, read-only file system, I/O
 /// error. After a throw the old file is unchanged and the partial file is removed.

@@ -1,7 +1,6 @@
 #include "trainers/train/run/run_directory.h"
 
 #include <fcntl.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -14,6 +13,7 @@
 #include "framework/core/error.h"
 #include "framework/core/log.h"
 #include "framework/io/atomic_file.h"
+#include "framework/io/file_lock.h"
 
 namespace furlong {
 
@@ -79,22 +79,13 @@ class RunDirectory::Lock {
   explicit Lock(const fs::path& directory)
       : descriptor_(open((directory / ".lock").c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0666)) {
     if (descriptor_ < 0) throw_file_error(directory / ".lock", "create", errno);
-    if (flock(descriptor_, LOCK_EX | LOCK_NB) == 0) {
-      mark();
-      return;
+    if (!lock_file(descriptor_, directory / ".lock")) {
+      close(descriptor_);
+      throw RunDirectoryInUse(
+          "{}: another furlong train is running in this run directory; stop it, or pass a different --run-dir",
+          directory.string());
     }
-    const int failure = errno;
-    if (failure == ENOLCK || failure == ENOTSUP || failure == ENOSYS) {
-      log_warn("{}: this file system has no locks; a second training in this run directory would not be detected",
-               directory.string());
-      mark();
-      return;
-    }
-    close(descriptor_);
-    if (failure != EWOULDBLOCK) throw_file_error(directory / ".lock", "lock", failure);
-    throw RunDirectoryInUse(
-        "{}: another furlong train is running in this run directory; stop it, or pass a different --run-dir",
-        directory.string());
+    mark();
   }
   ~Lock() {
     [[maybe_unused]] const int emptied = ftruncate(descriptor_, 0);
@@ -122,7 +113,7 @@ RunDirectory::RunDirectory(fs::path path, const ProcessGroup& group, std::chrono
   if (group.is_first()) {
     std::error_code failure;
     fs::create_directories(path_, failure);
-    if (failure) throw UserError("run_directory: cannot create {}: {}", path_.string(), failure.message());
+    if (failure) throw_file_error(path_, "create the directory", failure.value());
     lock_ = std::make_unique<Lock>(path_);
   }
   check_shared(path_, group, patience);

@@ -1,0 +1,12 @@
+#pragma once
+// Locks of files (flock), by which processes detect each other.
+#include <filesystem>
+
+namespace furlong {
+
+/// Locks the open file `path`, without waiting, until its descriptor is closed. Returns false if another descriptor has
+/// it locked. If the file system cannot lock, returns true; the first time in a process it also logs a warning with the
+/// file's folder.
+[[nodiscard]] bool lock_file(int descriptor, const std::filesystem::path& path);
+
+}  // namespace furlong
