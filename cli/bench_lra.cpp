@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <csignal>
 #include <cstdio>
 #include <map>
 #include <memory>
@@ -19,6 +18,7 @@
 #include "evaluation/bench/lra_tasks.h"
 #include "framework/core/machine.h"
 #include "framework/core/parallel.h"
+#include "framework/core/standard_streams.h"
 #include "framework/core/version.h"
 #include "framework/io/atomic_file.h"
 
@@ -91,7 +91,7 @@ void print_not_comparable(const std::vector<LraRun>& runs) {
 }
 
 int run(const BenchLraArguments& arguments) {
-  std::signal(SIGPIPE, SIG_IGN);  // a closed pipe of the log must not stop training
+  continue_without_readers();
   if (!arguments.json.empty()) const AtomicFile probe(arguments.json);  // a wrong path fails before the work
   const Machine machine = read_machine();
   Json object{{"furlong", {{"version", version()}, {"commit", commit()}}},

@@ -1,14 +1,14 @@
 // furlong finetune: replaces the attention of a softmax model and trains it in stages.
 #include "conversion/finetune.h"
 
-#include <csignal>
-#include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "cli/command_line.h"
 #include "cli/common_options.h"
 #include "cli/json_output.h"
+#include "cli/text_output.h"
+#include "framework/core/standard_streams.h"
 
 namespace furlong::command_line {
 namespace {
@@ -20,7 +20,7 @@ struct FinetuneArguments {
 };
 
 int run(const FinetuneArguments& options) {
-  std::signal(SIGPIPE, SIG_IGN);  // a closed pipe of the log must not stop training
+  continue_without_readers();
   FinetuneOptions wanted = options.finetune;
   wanted.config = options.config;
   wanted.run_directory = options.run_directory;
@@ -33,23 +33,23 @@ int run(const FinetuneArguments& options) {
     object["recovery"] = result.recovery ? to_json(*result.recovery) : nlohmann::ordered_json();
     print_json(object);
   } else {
-    if (result.recovery) fmt::print("{}\n", to_text(*result.recovery));
+    if (result.recovery) print_message(to_text(*result.recovery) + "\n");
     if (result.interrupted) {
       if (result.in_evaluation) {
-        fmt::print(
-            "stopped by a signal in the evaluation; all stages in {} are complete\nrun the same command again to "
-            "evaluate\n",
-            directory);
+        print_message(
+            fmt::format("stopped by a signal in the evaluation; all stages in {} are complete\nrun the same command "
+                        "again to evaluate\n",
+                        directory));
       } else {
-        fmt::print("stopped by a signal{}, saved in {}\nrun the same command again to resume\n",
-                   result.stage.empty() ? std::string(" before the first stage") : " in stage " + result.stage,
-                   directory);
+        print_message(fmt::format(
+            "stopped by a signal{}, saved in {}\nrun the same command again to resume\n",
+            result.stage.empty() ? std::string(" before the first stage") : " in stage " + result.stage, directory));
       }
     } else if (!result.recovery) {
-      fmt::print("stage {} is finished; the run is in {}\n", result.stage, directory);
+      print_message(fmt::format("stage {} is finished; the run is in {}\n", result.stage, directory));
     } else {
-      fmt::print("finished; the run is in {}, these results are in its {}\n", directory,
-                 result.recovery_file.filename().string());
+      print_message(fmt::format("finished; the run is in {}, these results are in its {}\n", directory,
+                                result.recovery_file.filename().string()));
     }
   }
   return result.interrupted ? 3 : 0;

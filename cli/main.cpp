@@ -19,6 +19,7 @@
 #include "framework/core/error.h"
 #include "framework/core/log.h"
 #include "framework/core/printable.h"
+#include "framework/core/standard_streams.h"
 #include "framework/core/version.h"
 #include "framework/io/atomic_file.h"
 #include "framework/io/interrupted_writes.h"
@@ -28,7 +29,8 @@ namespace {
 
 /// Prints an error as one line, without control characters (names from files can contain them). Returns the status.
 int report(std::string_view message, int status) {
-  std::fprintf(stderr, "error: %s\n", furlong::foreign::single_line(message, furlong::max_message_bytes).c_str());
+  const std::string line = furlong::foreign::single_line(message, furlong::max_message_bytes);
+  furlong::write_message(STDERR_FILENO, "error: " + line + "\n");
   return status;
 }
 
@@ -115,6 +117,13 @@ void occupy_standard_streams() {
   }
 }
 
+/// Warns about messages that nobody has read: standard error may have a reader again.
+void report_lost_messages() {
+  if (const std::int64_t lost = furlong::lost_messages(); lost > 0)
+    furlong::log_warn(
+        "messages lost: {}; standard output or standard error was closed, full or not read; files are complete", lost);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -166,12 +175,15 @@ int main(int argc, char** argv) {
     ops::limit_cpu_isa();
     program.run({argv + 1, argv + argc});
   } catch (...) {
-    return report_exception();
+    status = report_exception();
+    report_lost_messages();
+    return status;
   }
-  // Results that were not written are an error.
+  // Results that were not written are an error. Those of training are files: print_message() is not for results.
   if (std::fflush(stdout) != 0 || std::ferror(stdout)) {
-    std::fprintf(stderr, "error: cannot write to standard output: %s\n", std::strerror(errno));
-    return 1;
+    const int failure = report(fmt::format("cannot write to standard output: {}", std::strerror(errno)), 1);
+    if (status == 0) status = failure;
   }
+  report_lost_messages();
   return status;
 }

@@ -74,7 +74,7 @@ bool comes_before(const Cell& a, const Cell& b, bool descending) {
   return a.text < b.text;
 }
 
-void print_table(const std::vector<std::vector<Cell>>& rows, const std::vector<std::string>& columns) {
+std::string table_text(const std::vector<std::vector<Cell>>& rows, const std::vector<std::string>& columns) {
   std::vector<std::size_t> widths;
   std::vector<bool> right;
   for (std::size_t c = 0; c < columns.size(); ++c) {
@@ -84,15 +84,17 @@ void print_table(const std::vector<std::vector<Cell>>& rows, const std::vector<s
     }));
     for (const auto& row : rows) widths[c] = std::max(widths[c], row[c].text.size());
   }
+  std::string table;
   const auto line = [&](const auto& text_of) {
     std::string text;
     for (std::size_t c = 0; c < columns.size(); ++c)
       text += fmt::format(fmt::runtime(right[c] ? "{:>{}}  " : "{:<{}}  "), text_of(c), widths[c]);
     text.erase(text.find_last_not_of(' ') + 1);
-    fmt::print("{}\n", terminal_text(text));
+    table += terminal_text(text) + "\n";
   };
   line([&](std::size_t c) { return columns[c]; });
   for (const auto& row : rows) line([&](std::size_t c) { return row[c].text; });
+  return table;
 }
 
 nlohmann::ordered_json as_json(const std::vector<Cell>& row, const std::vector<std::string>& columns) {

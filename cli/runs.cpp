@@ -101,7 +101,7 @@ void run(const RunsArguments& options) {
     rows.emplace_back();
     for (const std::string& column : columns) rows.back().push_back(cell_of(run, options.folder, column));
   }
-  if (!options.json) return print_table(rows, columns);
+  if (!options.json) return fmt::print("{}", table_text(rows, columns));
   nlohmann::ordered_json array = nlohmann::ordered_json::array();
   for (std::size_t i = 0; i < rows.size(); ++i) {
     array.push_back(as_json(rows[i], columns));

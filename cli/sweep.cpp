@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <csignal>
 #include <limits>
 #include <map>
 #include <memory>
@@ -18,8 +17,10 @@
 #include "cli/in_job.h"
 #include "cli/json_output.h"
 #include "cli/run_table.h"
+#include "cli/text_output.h"
 #include "evaluation/run_check.h"
 #include "framework/core/log.h"
+#include "framework/core/standard_streams.h"
 #include "framework/core/version.h"
 #include "framework/io/atomic_file.h"
 #include "trainers/model/objective.h"
@@ -41,6 +42,7 @@ struct SweepArguments {
 
 const std::vector<std::string> columns{"run", "state", "step", "best", "best_step", "rate", "seconds"};
 constexpr std::size_t state_column = 1, best_column = 3;
+constexpr const char* resume_hint = "stopped by a signal, saved; run the same command again to resume\n";
 
 /// The table's row of a run: what its files say, and what this command did.
 struct Row {
@@ -173,7 +175,7 @@ void write_results(const std::vector<SweepRun>& runs, const std::vector<SweepOut
     cells.push_back(std::move(row.cells));
     object["runs"].push_back(std::move(row.json));
   }
-  print_table(cells, columns);
+  std::string tables = table_text(cells, columns);
   std::vector<std::vector<Cell>> means;
   for (const Group& group : groups) {
     means.push_back({{group.name},
@@ -185,10 +187,8 @@ void write_results(const std::vector<SweepRun>& runs, const std::vector<SweepOut
                                {"mean", group.mean()},
                                {"deviation", group.deviation()}});
   }
-  if (!means.empty()) {
-    fmt::print("\n");
-    print_table(means, {"best, over seeds", "seeds", "mean", "deviation"});
-  }
+  if (!means.empty()) tables += "\n" + table_text(means, {"best, over seeds", "seeds", "mean", "deviation"});
+  print_message(tables);
   if (!options.json.empty()) write_json(options.json, object);
 }
 
@@ -212,7 +212,7 @@ int run_one(const std::vector<SweepRun>& runs, const SweepArguments& options) {
     std::vector<SweepOutcome> outcomes(runs.size());
     outcomes[index].state = result.interrupted ? State::interrupted : State::finished;
     write_results(runs, outcomes, options);
-    if (result.interrupted) fmt::print("stopped by a signal, saved; run the same command again to resume\n");
+    if (result.interrupted) print_message(resume_hint);
   }
   return result.interrupted ? 3 : 0;
 }
@@ -223,7 +223,7 @@ int run_all(const std::vector<SweepRun>& runs, const SweepArguments& options) {
   if (std::any_of(outcomes.begin(), outcomes.end(), [](const SweepOutcome& one) {
         return one.state == State::interrupted || one.state == State::not_run;
       })) {
-    fmt::print("stopped by a signal, saved; run the same command again to resume\n");
+    print_message(resume_hint);
     return 3;
   }
   std::vector<std::string> failed;
@@ -234,7 +234,6 @@ int run_all(const std::vector<SweepRun>& runs, const SweepArguments& options) {
     if (status == 0) status = outcomes[i].exit_status;
   }
   if (failed.empty()) return 0;
-  std::fflush(stdout);
   const std::string message =
       fmt::format("{} of {} runs failed: {}", failed.size(), runs.size(), config::join(failed, ", "));
   if (status == 2) throw UserError("{}", message);
@@ -244,7 +243,7 @@ int run_all(const std::vector<SweepRun>& runs, const SweepArguments& options) {
 int run(const SweepArguments& options) {
   std::optional<StopRequests> stop_requests;  // from the start, as in furlong train
   if (!options.dry_run) stop_requests.emplace();
-  std::signal(SIGPIPE, SIG_IGN);  // a closed pipe of the log must not stop training
+  continue_without_readers();
   const std::vector<SweepRun> runs = in_job([&] {
     const LaunchEnvironment environment = discover_launch();
     if (environment.world_size > 1 && options.index == 0)

@@ -6,6 +6,7 @@
 #include <cstdio>
 
 #include "framework/core/printable.h"
+#include "framework/core/standard_streams.h"
 
 namespace furlong::command_line {
 namespace {
@@ -35,6 +36,10 @@ std::string terminal_text(std::string_view text) {
     at = end + 1;
   }
   return shown;
+}
+
+void print_message(const std::string& text) {
+  write_message(STDOUT_FILENO, isatty(STDOUT_FILENO) != 0 ? terminal_text(text) : text);
 }
 
 TextOutput::TextOutput() : terminal_(isatty(STDOUT_FILENO) != 0) {}

@@ -20,6 +20,10 @@ class TextOutput {
   std::string partial_character_;  ///< bytes of an incomplete character
 };
 
+/// Prints text of a command whose results are files. If nobody reads it, it is lost, and the command continues with the
+/// same exit status (write_message()).
+void print_message(const std::string& text);
+
 /// Returns `text` as a terminal shows it.
 std::string terminal_text(std::string_view text);
 

@@ -1,7 +1,5 @@
 // furlong train: trains a model from a YAML config.
 
-#include <csignal>
-#include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -15,6 +13,7 @@
 #include "evaluation/generate.h"
 #include "framework/core/device.h"
 #include "framework/core/log.h"
+#include "framework/core/standard_streams.h"
 #include "trainers/train/signals.h"
 #include "trainers/train/train.h"
 
@@ -38,17 +37,15 @@ void print_sample(const Settings& settings, const std::filesystem::path& checkpo
   options.seed = static_cast<std::uint64_t>(settings.seed);
   const std::vector<std::int32_t> prompt = model.vocabulary.encode_prompt(settings.trainer.sample_prompt);
   const Generated generated = generate(model, prompt, options);
-  TextOutput output;
-  output.write(fmt::format("sample at temperature 0.8:\n{}{}\n\n", settings.trainer.sample_prompt,
-                           continuation_text(model.vocabulary, prompt, generated.samples[0])));
-  output.finish();
+  print_message(fmt::format("sample at temperature 0.8:\n{}{}\n\n", settings.trainer.sample_prompt,
+                            continuation_text(model.vocabulary, prompt, generated.samples[0])));
 }
 
 int run(const TrainArguments& options) {
   // From the start: a rank that a signal ended at once would leave the others waiting. Also while the sample is
   // generated.
   const StopRequests stop_requests;
-  std::signal(SIGPIPE, SIG_IGN);  // a closed pipe of the log must not stop training
+  continue_without_readers();
   TrainOptions train_options;
   train_options.allow_new_data = options.allow_new_data;
   LoadedSettings loaded = in_job([&] {
@@ -89,15 +86,15 @@ int run(const TrainArguments& options) {
                                         {"checkpoint", result.checkpoint.string()}};
     print_json(object);
   } else {
-    fmt::print("{} at step {}; the run is in {}\n",
-               result.interrupted     ? "stopped by a signal, saved"
-               : result.stopped_early ? "stopped early"
-                                      : "done",
-               result.step, result.run_directory.string());
+    print_message(fmt::format("{} at step {}; the run is in {}\n",
+                              result.interrupted     ? "stopped by a signal, saved"
+                              : result.stopped_early ? "stopped early"
+                                                     : "done",
+                              result.step, result.run_directory.string()));
     // --resume would start again from the same place.
     if (result.interrupted)
-      fmt::print("{}\n", options.resume == "auto" ? "run the same command again to resume"
-                                                  : "to resume, run the command again without --resume");
+      print_message(options.resume == "auto" ? "run the same command again to resume\n"
+                                             : "to resume, run the command again without --resume\n");
   }
   return result.interrupted ? 3 : 0;
 }

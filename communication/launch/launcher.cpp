@@ -19,6 +19,7 @@
 #include "communication/launch/line_relay.h"
 #include "framework/core/error.h"
 #include "framework/core/log.h"
+#include "framework/core/standard_streams.h"
 
 namespace furlong {
 namespace {
@@ -145,13 +146,16 @@ class Launch {
 
   void wait_for_events() {
     std::vector<pollfd> watched = {{signals_.descriptor(), POLLIN, 0}};
-    if (!output_.empty()) watched.push_back({output_.descriptor(), POLLOUT, 0});
     if (!output_.full()) {
       for (const Rank& rank : ranks_) {
         for (const RelayedStream& stream : rank.streams) watched.push_back({stream.pipe.descriptor(), POLLIN, 0});
       }
     }
-    poll(watched.data(), watched.size(), deadline_ ? poll_milliseconds(*deadline_) : -1);
+    int milliseconds = deadline_ ? poll_milliseconds(*deadline_) : -1;
+    // Not POLLOUT: a terminal with room for one byte is ready, but refuses the end of a line.
+    constexpr int next_try = 10;
+    if (!output_.empty()) milliseconds = milliseconds < 0 ? next_try : std::min(milliseconds, next_try);
+    poll(watched.data(), watched.size(), milliseconds);
   }
 
   void handle_signals() {
@@ -377,6 +381,8 @@ int launch(const LaunchOptions& options, const EnvironmentFunction& environment)
   open_standard_streams();
   const Socket reserved = reserve_port(options.master_port);
   settings.master_port = own_address(reserved).port();
+  Launch job(options);         // remembers how this process handles SIGPIPE, for the ranks
+  continue_without_readers();  // a closed pipe of the log must not end the job
   log_info("{}", settings.text());
   if (settings.processes * static_cast<std::int64_t>(settings.threads) > settings.cores) {
     log_warn("{} rank{} with {} thread{} each share {} core{} and slow each other down; use {}", settings.processes,
@@ -384,7 +390,7 @@ int launch(const LaunchOptions& options, const EnvironmentFunction& environment)
              settings.cores == 1 ? "" : "s",
              settings.processes > settings.cores ? "a smaller --processes" : "a smaller OMP_NUM_THREADS");
   }
-  return Launch(options).run(settings);
+  return job.run(settings);
 }
 
 }  // namespace furlong

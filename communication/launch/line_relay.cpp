@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "framework/core/standard_streams.h"
+
 namespace furlong {
 
 void LinePrefixer::add(std::string_view piece, std::string& out) {
@@ -32,8 +34,6 @@ void LinePrefixer::finish(std::string& out) {
 }
 
 bool LineQueue::ready() const {
-  // A pipe that is ready accepts PIPE_BUF bytes. The descriptor is shared with other processes, so it must not be made
-  // non-blocking.
   pollfd watched{descriptor_, POLLOUT, 0};
   return poll(&watched, 1, 0) > 0;
 }
@@ -45,8 +45,7 @@ void LineQueue::write_some() {
     std::size_t length = std::min<std::size_t>(rest.size(), PIPE_BUF);
     if (const std::size_t newline = rest.substr(0, length).rfind('\n'); newline != std::string_view::npos)
       length = newline + 1;
-    if (!ready()) break;
-    const ssize_t count = write(descriptor_, rest.data(), length);
+    const ssize_t count = write_without_waiting(descriptor_, rest.substr(0, length));
     if (count > 0) {
       written += static_cast<std::size_t>(count);
     } else if (count < 0 && (errno == EAGAIN || errno == EINTR)) {

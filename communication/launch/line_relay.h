@@ -29,12 +29,11 @@ class LinePrefixer {
 class LineQueue {
  public:
   explicit LineQueue(int descriptor) : descriptor_(descriptor) {}
-  int descriptor() const { return descriptor_; }
   std::string& lines() { return waiting_; }
   bool empty() const { return waiting_.empty(); }
   /// Returns true if the readers of the streams should pause, so that their writers block as without a relay.
   bool full() const { return waiting_.size() >= 1024 * 1024; }
-  /// Returns true if a write of up to PIPE_BUF bytes would not block.
+  /// Returns true if the reader takes at least one byte.
   bool ready() const;
   /// Writes as much as possible without blocking. Writes whole lines, so that output of others does not interrupt them
   /// (except lines longer than PIPE_BUF). Discards all lines if the reader is gone.

@@ -1,13 +1,18 @@
 #include "framework/core/log.h"
 
+#include <spdlog/details/os.h>
+#include <spdlog/sinks/base_sink.h>
 #include <spdlog/sinks/ostream_sink.h>
-#include <spdlog/sinks/stdout_color_sinks.h>
 #include <spdlog/spdlog.h>
+#include <unistd.h>
 
+#include <cstdio>
+#include <mutex>
 #include <sstream>
 
 #include "framework/core/error.h"
 #include "framework/core/printable.h"
+#include "framework/core/standard_streams.h"
 
 namespace furlong {
 namespace {
@@ -26,10 +31,43 @@ spdlog::level::level_enum spdlog_level(LogLevel level) {
   return spdlog::level::err;
 }
 
+/// Writes to standard error, with the level in color on a terminal. spdlog's own sink blocks while a reader is paused.
+class StandardErrorSink final : public spdlog::sinks::base_sink<std::mutex> {
+ protected:
+  void sink_it_(const spdlog::details::log_msg& message) override {
+    message.color_range_start = message.color_range_end = 0;  // the formatter sets them to the place of the level
+    spdlog::memory_buf_t formatted;
+    formatter_->format(message, formatted);
+    std::string line(formatted.data(), formatted.size());
+    if (has_color_ && message.color_range_end > message.color_range_start) {
+      line.insert(message.color_range_end, "\033[m");
+      line.insert(message.color_range_start, color_of(message.level));
+    }
+    write_message(STDERR_FILENO, line);
+  }
+  void flush_() override {}
+
+ private:
+  static const char* color_of(spdlog::level::level_enum level) {
+    switch (level) {
+      case spdlog::level::debug:
+        return "\033[36m";
+      case spdlog::level::info:
+        return "\033[32m";
+      case spdlog::level::warn:
+        return "\033[33m\033[1m";
+      default:
+        return "\033[31m\033[1m";
+    }
+  }
+
+  bool has_color_ = spdlog::details::os::in_terminal(stderr) && spdlog::details::os::is_color_terminal();
+};
+
 /// The logger, created and set as default on first use. Owned here because spdlog drops a replaced default logger.
 spdlog::logger& own_logger() {
   static const std::shared_ptr<spdlog::logger> logger = [] {
-    auto made = std::make_shared<spdlog::logger>("furlong", std::make_shared<spdlog::sinks::stderr_color_sink_mt>());
+    auto made = std::make_shared<spdlog::logger>("furlong", std::make_shared<StandardErrorSink>());
     spdlog::set_default_logger(made);
     return made;
   }();

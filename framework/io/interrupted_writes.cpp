@@ -4,9 +4,13 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <climits>
 #include <csignal>
 #include <cstring>
+#include <string_view>
+
+#include "framework/core/standard_streams.h"
 
 namespace furlong {
 namespace {
@@ -25,10 +29,11 @@ void remove_and_end(int signal) {
   for (Slot& slot : slots) {
     if (slot.state.load(std::memory_order_acquire) == Slot::ready) ::unlink(slot.path);
   }
-  const char* line = signal == SIGINT    ? "error: stopped by SIGINT; no partial file is left\n"
-                     : signal == SIGTERM ? "error: stopped by SIGTERM; no partial file is left\n"
-                                         : "error: stopped by SIGHUP; no partial file is left\n";
-  [[maybe_unused]] const ssize_t ignored = ::write(STDERR_FILENO, line, std::strlen(line));
+  constexpr std::chrono::milliseconds patience{200};  // a paused reader does not keep the program running
+  const std::string_view line = signal == SIGINT    ? "error: stopped by SIGINT; no partial file is left\n"
+                                : signal == SIGTERM ? "error: stopped by SIGTERM; no partial file is left\n"
+                                                    : "error: stopped by SIGHUP; no partial file is left\n";
+  write_patiently(STDERR_FILENO, line, patience);
   ::_exit(3);
 }
 

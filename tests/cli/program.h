@@ -30,15 +30,31 @@ struct Finished {
   std::string out, err;
 };
 
+/// Standard streams of a program: descriptors, or one of the constants.
+struct Streams {
+  static constexpr int usual = -1;   ///< no input; a file for output
+  static constexpr int closed = -2;  ///< the program starts without this descriptor
+  int in = usual, out = usual, err = usual;
+};
+
 /// A running furlong. Its output goes to files in `folder`, which only one program at a time can use.
 class Program {
  public:
-  Program(std::filesystem::path folder, const std::vector<std::string>& arguments) : folder_(std::move(folder)) {
+  Program(std::filesystem::path folder, const std::vector<std::string>& arguments, const Streams& streams = {})
+      : folder_(std::move(folder)) {
     posix_spawn_file_actions_t actions;
     posix_spawn_file_actions_init(&actions);
-    posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
-    posix_spawn_file_actions_addopen(&actions, 1, (folder_ / "stdout").c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0666);
-    posix_spawn_file_actions_addopen(&actions, 2, (folder_ / "stderr").c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0666);
+    const auto add = [&](int stream, int wanted, const std::filesystem::path& file, int flags) {
+      if (wanted == Streams::usual)
+        posix_spawn_file_actions_addopen(&actions, stream, file.c_str(), flags, 0666);
+      else if (wanted == Streams::closed)
+        posix_spawn_file_actions_addclose(&actions, stream);
+      else
+        posix_spawn_file_actions_adddup2(&actions, wanted, stream);
+    };
+    add(0, streams.in, "/dev/null", O_RDONLY);
+    add(1, streams.out, folder_ / "stdout", O_WRONLY | O_CREAT | O_TRUNC);
+    add(2, streams.err, folder_ / "stderr", O_WRONLY | O_CREAT | O_TRUNC);
     const std::string program = program_under_test();
     std::vector<std::string> words{program};
     words.insert(words.end(), arguments.begin(), arguments.end());
@@ -79,6 +95,17 @@ class Program {
     ADD_FAILURE() << "timeout; standard error starts with: " << read("stderr").substr(0, 1000);
   }
 
+  bool has_ended() const {
+    siginfo_t change{};
+    return process_ <= 0 || (waitid(P_PID, static_cast<id_t>(process_), &change, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+                             change.si_pid == process_);
+  }
+  /// Like wait(), but a program that hangs fails the test after a minute.
+  Finished end_in_time() {
+    wait_until([&] { return has_ended(); });
+    if (!has_ended()) send(SIGKILL);
+    return wait();
+  }
   Finished wait() {
     Finished result;
     if (process_ <= 0) return result;

@@ -3,11 +3,14 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <chrono>
 #include <nlohmann/json.hpp>
 
+#include "communication/job_store/socket.h"
 #include "framework/io/atomic_file.h"
 #include "tests/cli/program.h"
 #include "tests/trainers/training.h"
+#include "tests/unread_output.h"
 
 namespace furlong {
 namespace {
@@ -15,7 +18,10 @@ namespace {
 namespace fs = std::filesystem;
 using testing::Finished;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using testing::Program;
+using testing::Streams;
+using testing::UnreadOutput;
 
 class FaultsTest : public testing::WithProgram {
  protected:
@@ -28,22 +34,55 @@ class FaultsTest : public testing::WithProgram {
     fs::create_directories(path("second"));
     return path("second");
   }
-  /// Arguments of a short training that writes to run/.
-  std::string training() const {
+  /// Arguments of a training that writes to run/, from the start. It logs each step.
+  std::vector<std::string> training(int steps = 40) const {
+    fs::remove_all(path("run"));
     testing::write_store(path("tokens.h5"), testing::synthetic_text(4000));
     file("config.yaml", "data: {dataset: " + path("tokens.h5") +
                             ", sequence_length: 32, batch_size: 2}\nmodel: {n_layers: 1, d_model: 16, n_heads: 2}\n"
-                            "schedule: {warmup_steps: 2}\ntrainer: {max_steps: 40}\nlog: {every: 1}\n");
-    return testing::program_under_test() + " train " + path("config.yaml") + " --run-dir " + path("run");
+                            "schedule: {warmup_steps: 2}\nlog: {every: 1}\n");
+    return {
+        "train", path("config.yaml"), "--run-dir", path("run"), "--set", fmt::format("trainer.max_steps={}", steps)};
+  }
+  /// Arguments of a training that only a signal ends.
+  std::vector<std::string> endless_training() const { return training(100'000'000); }
+  std::vector<std::string> launched_training() const {
+    return testing::with({"launch", "--processes", "2"}, training());
+  }
+  /// Waits until a training has written some lines of metrics, stops it, and returns its end.
+  Finished stop(Program& program) const {
+    program.wait_for_more(path("run/metrics.jsonl"), 2000);
+    program.send(SIGTERM);
+    return program.end_in_time();
+  }
+  void expect_whole_metrics(int lines) const {
+    std::istringstream metrics(content(path("run/metrics.jsonl")));
+    int count = 0;
+    for (std::string line; std::getline(metrics, line); ++count)
+      EXPECT_TRUE(nlohmann::json::parse(line, nullptr, false).is_object()) << line;
+    EXPECT_GE(count, lines);
   }
   void expect_a_whole_run() const {
     EXPECT_EQ(CheckpointReader::open(path("run/checkpoints/step_00000040.h5")).integer("step"), 40);
-    std::istringstream lines(content(path("run/metrics.jsonl")));
-    int count = 0;
-    for (std::string line; std::getline(lines, line); ++count)
-      EXPECT_TRUE(nlohmann::json::parse(line, nullptr, false).is_object()) << line;
-    EXPECT_GE(count, 40);
+    expect_whole_metrics(40);
   }
+};
+
+/// Output that fails: a pipe whose reader has ended, or a full disk.
+class FailingOutput {
+ public:
+  explicit FailingOutput(bool is_pipe) : full_(open("/dev/full", O_WRONLY | O_CLOEXEC)), is_pipe_(is_pipe) {
+    pipe_.close_reader();
+  }
+  ~FailingOutput() { close(full_); }
+  FailingOutput(const FailingOutput&) = delete;
+  FailingOutput& operator=(const FailingOutput&) = delete;
+  int descriptor() const { return is_pipe_ ? pipe_.writer() : full_; }
+
+ private:
+  UnreadOutput pipe_{UnreadOutput::pipe};
+  int full_;
+  bool is_pipe_;
 };
 
 TEST_F(FaultsTest, RejectsSecondWriterBeforeReading) {
@@ -71,32 +110,140 @@ TEST_F(FaultsTest, SignalLeavesNoFileOfPreparation) {
     const Finished found = program.wait();
     close(pipe);
     EXPECT_EQ(found.status, 3);
-    EXPECT_THAT(found.err,
-                HasSubstr(fmt::format("stopped by SIG{}; no partial file is left", sigabbrev_np(signal))));
+    EXPECT_THAT(found.err, HasSubstr(fmt::format("stopped by SIG{}; no partial file is left", sigabbrev_np(signal))));
     EXPECT_TRUE(partial_files(path("out.h5")).empty());
     EXPECT_FALSE(fs::exists(path("out.h5")));
   }
 }
 
-TEST_F(FaultsTest, TrainingSurvivesClosedLogPipe) {
-  const std::string command = "{ " + training() + " 2>&1 >/dev/null; echo $? >" + path("status") + "; } | head -n 1";
-  ASSERT_EQ(std::system((command + " >/dev/null").c_str()), 0);
-  EXPECT_EQ(content(path("status")), "0\n");
+TEST_F(FaultsTest, TrainingSurvivesFailingOutput) {
+  for (const bool is_pipe : {true, false}) {
+    SCOPED_TRACE(is_pipe ? "closed pipe" : "full disk");
+    const FailingOutput output(is_pipe);
+    const Finished without_out = Program(folder_, training(), {.out = output.descriptor()}).wait();
+    EXPECT_EQ(without_out.status, 0) << without_out.err;
+    EXPECT_THAT(without_out.err, ::testing::EndsWith("\nwarning: messages lost: 1; standard output or standard error "
+                                                     "was closed, full or not read; files are complete\n"));
+    EXPECT_THAT(without_out.err, Not(HasSubstr("error: ")));
+    expect_a_whole_run();
+    const Finished without_err = Program(folder_, training(), {.err = output.descriptor()}).wait();
+    EXPECT_EQ(without_err.status, 0);
+    EXPECT_THAT(without_err.out, HasSubstr("done at step 40"));
+    expect_a_whole_run();
+    EXPECT_EQ(Program(folder_, launched_training(), {.out = output.descriptor(), .err = output.descriptor()})
+                  .end_in_time()
+                  .status,
+              0);
+    expect_a_whole_run();
+  }
+}
+
+TEST_F(FaultsTest, LaunchedTrainingSurvivesReaderThatEnds) {
+  UnreadOutput output(UnreadOutput::pipe);
+  Program program(folder_, launched_training(), {.out = output.writer(), .err = output.writer()});
+  output.close_writer();
+  for (char byte = 0; byte != '\n';) ASSERT_EQ(read(output.reader(), &byte, 1), 1);
+  output.close_reader();
+  EXPECT_EQ(program.end_in_time().status, 0);
   expect_a_whole_run();
 }
 
-TEST_F(FaultsTest, TrainingSurvivesFullDiskOfLog) {
-  ASSERT_EQ(std::system((training() + " 2>/dev/full >/dev/null").c_str()), 0);
-  expect_a_whole_run();
+TEST_F(FaultsTest, StoppedTrainingKeepsItsStatusWithoutOutput) {
+  for (const bool is_pipe : {true, false}) {
+    const FailingOutput output(is_pipe);
+    for (const bool json : {false, true}) {
+      std::vector<std::string> arguments = endless_training();
+      if (json) arguments.emplace_back("--json");
+      Program program(folder_, arguments, {.out = output.descriptor()});
+      const Finished found = stop(program);
+      EXPECT_EQ(found.status, 3) << found.err;
+      EXPECT_EQ(found.err.find("error: cannot write to standard output") != std::string::npos, json) << found.err;
+    }
+  }
+}
+
+// Without a reader, neither a message nor the one at the end may block. Only the first waits, for a second.
+TEST_F(FaultsTest, TrainingContinuesWithPausedReader) {
+  for (const auto kind : {UnreadOutput::pipe, UnreadOutput::terminal}) {
+    SCOPED_TRACE(kind == UnreadOutput::pipe ? "pipe" : "terminal");
+    const UnreadOutput output(kind);
+    output.fill();
+    const Streams streams{.out = output.writer(), .err = output.writer()};
+    const auto begin = std::chrono::steady_clock::now();
+    EXPECT_EQ(Program(folder_, training(), streams).end_in_time().status, 0);
+    EXPECT_LT(testing::seconds_since(begin), 30);
+    expect_a_whole_run();
+    Program endless(folder_, endless_training(), streams);
+    EXPECT_EQ(stop(endless).status, 3);
+    EXPECT_FALSE(fs::is_empty(path("run/checkpoints")));
+  }
+}
+
+TEST_F(FaultsTest, SignalEndsProgramWithPausedReader) {
+  const UnreadOutput output(UnreadOutput::pipe);
+  output.fill();
+  const int input = silent_pipe("input");
+  Program program(folder_, {"prepare", "text", path("input"), "--output", path("out.h5")}, {.err = output.writer()});
+  program.wait_until([&] { return !partial_files(path("out.h5")).empty(); });
+  program.send(SIGTERM);
+  EXPECT_EQ(program.end_in_time().status, 3);
+  close(input);
+}
+
+// Unlike those of training, these results are nowhere else.
+TEST_F(FaultsTest, LostResultsOnStandardOutputAreErrors) {
+  EXPECT_EQ(furlong(training()).status, 0);
+  const FailingOutput closed(true), full(false);
+  const std::vector<std::string> evaluate{"evaluate", path("run"), "--json"};
+  const std::vector<std::string> finished_training{"train", path("config.yaml"),   "--run-dir", path("run"), "--json",
+                                                   "--set", "trainer.max_steps=40"};
+  for (const auto& arguments : {evaluate, finished_training}) {
+    const Finished found = Program(folder_, arguments, {.out = full.descriptor()}).wait();
+    EXPECT_EQ(found.status, 1);
+    EXPECT_THAT(found.err, HasSubstr("error: cannot write to standard output: No space left on device\n"));
+  }
+  EXPECT_EQ(Program(folder_, evaluate, {.out = closed.descriptor()}).wait().status, 128 + SIGPIPE);
+  EXPECT_EQ(Program(folder_, finished_training, {.out = closed.descriptor()}).wait().status, 1);
 }
 
 TEST_F(FaultsTest, ClosedStandardStreamsAreNotReused) {
-  ASSERT_EQ(std::system((training() + " 0<&- 1>&- 2>&-").c_str()), 0);
-  expect_a_whole_run();
+  Program program(folder_, endless_training(), {.in = Streams::closed, .out = Streams::closed, .err = Streams::closed});
+  program.wait_for_more(path("run/metrics.jsonl"), 2000);
+  EXPECT_EQ(content(path("run/.lock")), host_name() + "\n");
+  EXPECT_EQ(stop(program).status, 3);
+  expect_whole_metrics(5);
+  int event_files = 0;
+  for (const auto& events : fs::directory_iterator(path("run/tensorboard"))) {
+    EXPECT_THAT(content(events.path()), Not(HasSubstr("tokens/s"))) << events.path();
+    ++event_files;
+  }
+  EXPECT_EQ(event_files, 1);
+}
+
+TEST_F(FaultsTest, RejectsPipeInPlaceOfMetrics) {
+  EXPECT_EQ(furlong(training()).status, 0);
+  fs::create_directories(path("other"));
+  fs::rename(path("run/metrics.jsonl"), path("other/metrics.jsonl"));
+  const int pipe = silent_pipe("run/metrics.jsonl");
+  const Finished listed = Program(folder_, {"runs", path("")}).end_in_time();
+  EXPECT_EQ(listed.status, 0);
+  EXPECT_THAT(listed.out, AllOf(HasSubstr("\nother "), Not(HasSubstr("\nrun "))));
+  EXPECT_THAT(listed.err, HasSubstr("warning: " + path("run/metrics.jsonl") + ": cannot read: it is a device, pipe"));
+  const std::vector<std::vector<std::string>> refused{
+      {"report", path("run"), "-o", path("report.html")},
+      {"train", path("config.yaml"), "--run-dir", path("run"), "--set", "trainer.max_steps=50"},
+      {"train", path("config.yaml"), "--run-dir", path("run"), "--resume", "never"}};
+  for (const std::vector<std::string>& arguments : refused) {
+    SCOPED_TRACE(::testing::PrintToString(arguments));
+    const Finished found = Program(folder_, arguments).end_in_time();
+    EXPECT_EQ(found.status, 2);
+    EXPECT_THAT(found.err, HasSubstr("error: " + path("run/metrics.jsonl") + ": "));
+  }
+  close(pipe);
 }
 
 TEST_F(FaultsTest, RejectsEndlessFiles) {
-  const int tokenizer = silent_pipe("tokenizer.json"), metrics = silent_pipe("metrics.jsonl");
+  const int tokenizer = silent_pipe("tokenizer.json");
   file("text.txt", "some text");
   const Finished prepared =
       furlong({"prepare", "text", path("text.txt"), "--tokenizer", path("tokenizer.json"), "--output", path("out.h5")});
@@ -115,7 +262,6 @@ TEST_F(FaultsTest, RejectsEndlessFiles) {
   EXPECT_EQ(trained.status, 2);
   EXPECT_THAT(trained.err, HasSubstr("/dev/zero: found more than 16777216 bytes; expected a YAML file"));
   close(tokenizer);
-  close(metrics);
 }
 
 TEST_F(FaultsTest, LinkLoopsAndLongNamesAreUserErrors) {

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 
 #include "tests/communication/launch/launcher_testing.h"
+#include "tests/unread_output.h"
 
 namespace furlong {
 namespace {
@@ -176,13 +177,12 @@ TEST(LauncherSignals, SecondInterruptKillsAllRanks) {
   EXPECT_TRUE(all_gone(processes));
 }
 
-TEST(LauncherSignals, ForwardedWhileOutputIsBlocked) {
-  int ends[2];
-  ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
+void expect_forwarding_while_blocked(testing::UnreadOutput::Kind kind) {
+  testing::UnreadOutput output(kind);
   Launcher launcher(
       2, "echo $$ > $D/pid.$RANK; trap 'echo >> $D/int.$RANK; exit 3' INT; [ $RANK = 0 ] || yes; " AWAIT("never"), 15,
-      {{}, {}, ends[1]});
-  close(ends[1]);
+      {{}, {}, output.writer()});
+  output.close_writer();
   const std::vector<pid_t> processes = launcher.ranks(2);
   std::this_thread::sleep_for(300ms);  // now the pipe and the queue are full
   const auto resident = [&] {
@@ -200,7 +200,12 @@ TEST(LauncherSignals, ForwardedWhileOutputIsBlocked) {
   const Ended ended = launcher.wait(12s);
   EXPECT_EQ(ended.status, 130);
   EXPECT_TRUE(all_gone(processes));
-  close(ends[0]);
+}
+
+TEST(LauncherSignals, ForwardedWhileOutputIsBlocked) { expect_forwarding_while_blocked(testing::UnreadOutput::pipe); }
+
+TEST(LauncherSignals, ForwardedWhileTerminalIsBlocked) {
+  expect_forwarding_while_blocked(testing::UnreadOutput::terminal);
 }
 
 TEST(LauncherSignals, ReportsATerminatingSignalAsForwarded) {

@@ -63,6 +63,17 @@ void remove_torn_line(int descriptor, const fs::path& path) {
   log_info("{}: removed a torn last line of {} bytes", path.string(), size - keep);
 }
 
+// Returns whether the file exists. Throws UserError unless it is a regular file: reading a pipe could wait forever.
+bool is_readable(const fs::path& path) {
+  std::error_code failure;
+  const fs::file_status status = fs::status(path, failure);
+  if (status.type() == fs::file_type::not_found) return false;
+  if (failure) throw_file_error(path, "read", failure.value());
+  if (!fs::is_regular_file(status))
+    throw UserError("{}: found a directory, device, pipe or socket, expected a file; remove it", path.string());
+  return true;
+}
+
 // Returns the step of a line of metrics.jsonl, or nullopt for other lines.
 std::optional<std::int64_t> step_of(const std::string& line) {
   const auto object = nlohmann::json::parse(line, nullptr, false);
@@ -176,13 +187,7 @@ void MetricsWriter::flush() {
 }
 
 std::int64_t cut_back(const fs::path& path, std::int64_t step) {
-  std::error_code failure;
-  if (!fs::exists(path, failure)) {
-    if (failure) throw_file_error(path, "read", failure.value());
-    return 0;
-  }
-  if (!fs::is_regular_file(path))
-    throw UserError("{}: found a device, pipe or directory, expected a file", path.string());
+  if (!is_readable(path)) return 0;
   std::ifstream in(path, std::ios::binary);
   if (!in) throw_file_error(path, "read", errno);
   AtomicFile out(path);
@@ -213,6 +218,7 @@ std::int64_t cut_back(const fs::path& path, std::int64_t step) {
 }
 
 double training_seconds(const fs::path& path, std::int64_t step) {
+  if (!is_readable(path)) return 0;
   std::ifstream in(path, std::ios::binary);
   double seconds = 0;
   std::int64_t before = 0;

@@ -6,12 +6,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 
 #include "framework/core/clock.h"
 #include "framework/core/error.h"
 #include "framework/core/log.h"
 #include "framework/core/printable.h"
+#include "framework/core/standard_streams.h"
 
 namespace furlong {
 
@@ -30,16 +30,7 @@ Progress::Progress(const std::string& style, std::int64_t first, std::int64_t la
 }
 
 Progress::~Progress() {
-  if (drawn_) write("\n");
-  if (dropped_ > 0)
-    write(
-        fmt::format("{} lines of progress could not be written to standard error; metrics.jsonl has them\n", dropped_));
-}
-
-void Progress::write(const std::string& text) {
-  std::clearerr(stderr);
-  const bool written = std::fwrite(text.data(), 1, text.size(), stderr) == text.size() && std::fflush(stderr) == 0;
-  dropped_ += written ? 0 : 1;
+  if (drawn_) write_message(STDERR_FILENO, "\n");
 }
 
 std::string Progress::duration(double seconds) {
@@ -60,7 +51,7 @@ void Progress::step(std::int64_t step, double loss, double tokens_per_second, do
                   std::isnan(loss) ? "none" : fmt::format("{:.4f}", loss), tokens_per_second, learning_rate,
                   gradient_norm, static_cast<double>(memory_bytes) / 1048576, duration(left));
   if (style_ == Style::lines) {
-    write(numbers + "\n");
+    write_message(STDERR_FILENO, numbers + "\n");
   } else {
     constexpr int width = 20;
     const auto filled = static_cast<int>(width * step / std::max<std::int64_t>(last_, 1));
@@ -69,14 +60,14 @@ void Progress::step(std::int64_t step, double loss, double tokens_per_second, do
     // A wrapped line cannot be redrawn, so it is cut at the window's width.
     if (ioctl(STDERR_FILENO, TIOCGWINSZ, &window) == 0 && window.ws_col > 1)
       line.resize(std::min<std::size_t>(line.size(), window.ws_col - 1u));
-    write("\r" + line + "\x1b[K");
+    write_message(STDERR_FILENO, "\r" + line + "\x1b[K");
     drawn_ = true;
   }
 }
 
 void Progress::print(const std::string& line) {
   if (!is_logged(LogLevel::info)) return;
-  write((drawn_ ? "\r\x1b[K" : "") + foreign::single_line(line, max_message_bytes) + "\n");
+  write_message(STDERR_FILENO, (drawn_ ? "\r\x1b[K" : "") + foreign::single_line(line, max_message_bytes) + "\n");
   drawn_ = false;
 }
 

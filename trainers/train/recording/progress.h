@@ -22,14 +22,10 @@ class Progress {
   static std::string duration(double seconds);
 
  private:
-  /// Ignores errors: a closed pipe or a full disk of the log must not end training.
-  void write(const std::string& text);
-
   enum class Style : std::uint8_t { bar, lines, none } style_;
   std::int64_t first_, last_;
   std::chrono::steady_clock::time_point start_;
   bool drawn_ = false;
-  std::int64_t dropped_ = 0;  // lines that could not be written to standard error
 };
 
 }  // namespace furlong

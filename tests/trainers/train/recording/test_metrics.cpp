@@ -1,17 +1,21 @@
 #include "trainers/train/recording/metrics.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 
 #include <bit>
+#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <random>
+#include <thread>
 
 #include "framework/core/error.h"
 #include "framework/io/atomic_file.h"
@@ -135,6 +139,21 @@ TEST_F(MetricsTest, TrainingSecondsAreTokensDividedByRate) {
   EXPECT_DOUBLE_EQ(training_seconds(file, 1), 2);
   EXPECT_DOUBLE_EQ(training_seconds(file, 8), 5);
   EXPECT_DOUBLE_EQ(training_seconds(file, 9), 8);
+}
+
+// Reading a pipe waits for its writer, so this one ends by itself.
+TEST_F(MetricsTest, RejectsPipe) {
+  const fs::path pipe = folder_ / "pipe";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  std::thread writer([&] {
+    const int open_end = open(pipe.c_str(), O_RDWR | O_CLOEXEC);
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));
+    close(open_end);
+  });
+  const auto is_refusal = HasSubstr("pipe: found a directory, device, pipe or socket, expected a file");
+  EXPECT_THAT(testing::message_of<UserError>([&] { training_seconds(pipe, 1); }), is_refusal);
+  EXPECT_THAT(testing::message_of<UserError>([&] { cut_back(pipe, 1); }), is_refusal);
+  writer.join();
 }
 
 // A kill leaves a prefix of the file, of any length. For each length, resuming from each step gives the metrics of an
