@@ -6,7 +6,6 @@
 
 #include "cli/common_options.h"
 #include "datasets/prepare/prepare_task.h"
-#include "datasets/prepare/provenance.h"
 #include "datasets/tasks/listops.h"
 #include "datasets/tasks/pathfinder.h"
 #include "framework/core/error.h"
@@ -121,7 +120,7 @@ void add_pathfinder(Command prepare_command) {
   command.action([arguments] {
     const Pathfinder task(arguments->size, arguments->seed);
     samples_of_splits(arguments->samples);
-    check_replaceable(arguments->options.output, arguments->options.force);
+    refuse_existing(arguments->options.output, arguments->options.force);
     // Pictures first: a wrong folder fails before the work on the dataset.
     if (!arguments->pictures.empty()) write_pictures(task, arguments->pictures, arguments->n_pictures);
     write_dataset(task, *arguments);

@@ -6,7 +6,9 @@
 
 #include "conversion/read_parameters.h"
 #include "framework/config/reader.h"
+#include "framework/io/atomic_file.h"
 #include "layers/attention/mechanism.h"
+#include "trainers/train/signals.h"
 
 namespace furlong {
 namespace {
@@ -28,9 +30,6 @@ void check_overrides(const std::vector<std::string>& overrides) {
 }
 
 void check_options(const ConvertOptions& options) {
-  if (!options.overwrite && fs::exists(options.destination))
-    throw UserError("{}: the file exists already; choose another name, or pass --force to overwrite it",
-                    options.destination.string());
   const fs::path folder = options.destination.has_parent_path() ? options.destination.parent_path() : fs::path(".");
   if (!fs::is_directory(folder))
     throw UserError("{}: the directory {} is missing; create it first", options.destination.string(), folder.string());
@@ -171,7 +170,7 @@ class Conversion {
     result_.tensors = source_.report;
   }
 
-  ConversionResult run() {
+  ConversionResult run(std::unique_ptr<AtomicFile> output) {
     const Selection selection(options_, source_.model.settings.model);
     Settings wanted = source_.model.settings;
     wanted.model.weights.clear();  // the checkpoint that the source's training started from
@@ -201,7 +200,8 @@ class Conversion {
     if (observed && !(settings.model.attention == source_.model.settings.model.attention))
       measure(*observed, student, selection);
     compute_costs(settings, observed ? observed->length() : 0);
-    write_model(student, source_.origin, options_.destination);
+    stop_requests_.emplace();
+    write_model(student, source_.origin, std::move(output));
     result_.settings = settings;
     return std::move(result_);
   }
@@ -316,6 +316,7 @@ class Conversion {
   }
 
   const ConvertOptions& options_;
+  std::optional<StopRequests> stop_requests_;  // until the models are freed: a signal after the last write is too late
   SourceModel source_;
   ConversionResult result_;
 };
@@ -382,7 +383,9 @@ double attention_flops_per_token(const Settings& settings, std::int64_t n) {
 
 ConversionResult convert(const ConvertOptions& options) {
   check_options(options);
-  return Conversion(options).run();
+  // Before the source is read, which may take long.
+  auto output = std::make_unique<AtomicFile>(options.destination, options.overwrite);
+  return Conversion(options).run(std::move(output));
 }
 
 std::string ConversionResult::text() const {

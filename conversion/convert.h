@@ -47,7 +47,8 @@ struct ConversionResult {
   std::string text() const;
 };
 
-/// Reads the source, converts it, measures it, and writes the checkpoint atomically. Throws UserError for options that
+/// Reads the source, converts it, measures it, and writes the checkpoint atomically. No other process writes the
+/// destination meanwhile, and an existing file is replaced only with `overwrite`. Throws UserError for options that
 /// do not fit together or do not fit the model, before anything is written.
 ConversionResult convert(const ConvertOptions& options);
 

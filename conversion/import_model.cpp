@@ -218,10 +218,14 @@ Settings complete_settings(Settings settings, const std::string& origin) {
 }
 
 void write_model(const Model& model, const std::optional<Origin>& origin, const fs::path& path) {
+  write_model(model, origin, std::make_unique<AtomicFile>(path));
+}
+
+void write_model(const Model& model, const std::optional<Origin>& origin, std::unique_ptr<AtomicFile> output) {
   const StopRequests stop_requests;
-  CheckpointWriter file(path);
+  CheckpointWriter file(std::move(output));
   for (const Parameter& parameter : model.store->parameters()) {
-    stop_requests.check_before_writing(path);
+    stop_requests.check_before_writing(file.path());
     write_tensor(file, "parameters/" + parameter.name(), parameter.master());
   }
   if (origin) origin->to_checkpoint().write(file);
@@ -231,6 +235,8 @@ void write_model(const Model& model, const std::optional<Origin>& origin, const 
   file.text("commit", commit());
   file.integer("step", 0);
   file.integer("tokens", 0);
+  file.flush();
+  stop_requests.check_before_writing(file.path());
   file.finish();
 }
 

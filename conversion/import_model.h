@@ -2,10 +2,12 @@
 // Imports models of other programs, and opens Furlong's own.
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <optional>
 
 #include "conversion/import_origin.h"
 #include "conversion/tensor_report.h"
+#include "framework/io/atomic_file.h"
 #include "trainers/model/model.h"
 
 namespace furlong {
@@ -42,8 +44,10 @@ bool is_foreign_model(const std::filesystem::path& path);
 SourceModel open_source_model(const std::filesystem::path& path, const ImportOptions& options = {});
 
 /// Writes a checkpoint of an untrained model atomically: config, vocabulary, parameters, and the files and tensors of
-/// its origin. Throws StoppedBySignal on the signals of StopRequests.
+/// its origin. Throws StoppedBySignal on the signals of StopRequests, unless the checkpoint is complete.
 void write_model(const Model& model, const std::optional<Origin>& origin, const std::filesystem::path& path);
+/// The same, to an empty file that the caller opened before the model was known.
+void write_model(const Model& model, const std::optional<Origin>& origin, std::unique_ptr<AtomicFile> output);
 
 /// Completes the settings of an imported model with defaults: the sequence length and, for encoders, the sampler.
 /// Throws UserError starting with `origin` if the result is invalid.

@@ -95,7 +95,6 @@ std::vector<std::string> folder_names(const std::vector<InputFile>& inputs) {
 
 void check_paths(const PrepareOptions& options, const std::vector<InputFile>& inputs) {
   require(!options.inputs.empty() && !options.output.empty(), "prepare() without inputs or output");
-  check_replaceable(options.output, options.force);
   std::vector<std::string> paths;
   for (const InputFile& input : inputs) paths.push_back(input.path);
   check_inputs(paths, options.output);
@@ -211,7 +210,7 @@ class Preparation {
     check_paths(options_, inputs);
     label_by_folders(inputs);
     // fail on a bad path before reading inputs, which may take hours
-    output_ = std::make_unique<AtomicFile>(options_.output);
+    output_ = std::make_unique<AtomicFile>(options_.output, options_.force);
     if (!options_.label_file.empty()) read_labels();
     for (const std::string& path : options_.image_labels) {
       ByteSource source(path);

@@ -9,6 +9,7 @@
 #include "framework/core/error.h"
 #include "framework/core/log.h"
 #include "framework/core/parallel.h"
+#include "framework/io/atomic_file.h"
 
 namespace furlong {
 namespace {
@@ -50,9 +51,9 @@ PrepareReport prepare_task(const LabeledTask& task, const PrepareTaskOptions& op
     if (options.samples[static_cast<std::size_t>(split)] == 0)
       throw UserError("--samples: the {} split has 0 samples; expected at least 1", name_of(split));
   }
-  check_replaceable(options.output, options.force);
   const Vocabulary vocabulary = task.vocabulary();
-  DatasetWriter writer(options.output, vocabulary, task_writer_options(options));
+  DatasetWriter writer(std::make_unique<AtomicFile>(options.output, options.force), vocabulary,
+                       task_writer_options(options));
   std::vector<LabeledSequence> block;
   std::uint64_t block_size = first_block, written = 0;
   for (const Split split : all_splits) {

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <ctime>
-#include <filesystem>
 
 #include "datasets/prepare/byte_source.h"
 #include "framework/core/error.h"
@@ -30,12 +29,6 @@ std::string Provenance::text(const Json& options) const {
                  {"sources", sources_},
                  {"options", options}};
   return json_line(all);
-}
-
-void check_replaceable(const std::string& output, bool force) {
-  std::error_code ignored;
-  if (std::filesystem::exists(output, ignored) && !force)
-    throw UserError("{}: already exists; use --force to replace it, or choose another --output", output);
 }
 
 void check_inputs(const std::vector<std::string>& inputs, const std::string& output) {

@@ -21,8 +21,6 @@ class Provenance {
   nlohmann::ordered_json sources_ = nlohmann::ordered_json::array();
 };
 
-/// Throws UserError if `output` exists, unless `force`.
-void check_replaceable(const std::string& output, bool force);
 /// Throws UserError if `output` is one of the inputs, or if standard input ("-") is given more than once.
 void check_inputs(const std::vector<std::string>& inputs, const std::string& output);
 

@@ -121,10 +121,9 @@ std::unordered_map<std::string, std::string> trainer_options(const TrainTokenize
 }  // namespace
 
 TrainTokenizerReport train_tokenizer(const TrainTokenizerOptions& options) {
-  check_replaceable(options.output, options.force);
   check_inputs(options.inputs, options.output);
   const auto begin = Clock::now();
-  AtomicFile file(options.output);
+  AtomicFile file(options.output, options.force);
   Lines lines(options.inputs);
   if (lines.done()) throw UserError("{}: contains no text to train a tokenizer on", options.inputs.front());
   sentencepiece::SetRandomGeneratorSeed(sample_seed);

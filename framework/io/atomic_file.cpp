@@ -104,6 +104,27 @@ bool has_other_writer(const fs::path& target, const fs::path& own) {
   return false;
 }
 
+[[noreturn]] void throw_taken(const fs::path& path) {
+  throw UserError("{}: already exists; use --force to replace it, or choose another path", path.string());
+}
+
+/// Gives a written file its name. Returns 0 or an errno, EEXIST if it may not replace the file of that name.
+int name_file(const fs::path& partial, const fs::path& target, bool overwrite) {
+  if (!overwrite) {
+    // Unlike rename(), link() fails if the name exists, also where there are no locks.
+    if (::link(partial.c_str(), target.c_str()) == 0) {
+      ::unlink(partial.c_str());
+      return 0;
+    }
+    const int error = errno;
+    if (error != EPERM && error != ENOTSUP && error != ENOSYS) return error;
+    // FAT and some FUSE file systems have no links.
+    std::error_code ignored;
+    if (fs::exists(target, ignored)) return EEXIST;
+  }
+  return ::rename(partial.c_str(), target.c_str()) == 0 ? 0 : errno;
+}
+
 /// Returns the target of `path` with symbolic links resolved. Throws UserError if it exists but is not a regular file.
 fs::path place_of(const fs::path& path) {
   // Resolves link by link: fs::weakly_canonical() does not resolve a link to a file that does not exist yet.
@@ -168,6 +189,11 @@ void refuse_replacing_inputs(const std::vector<std::string>& inputs, const fs::p
   }
 }
 
+void refuse_existing(const fs::path& output, bool overwrite) {
+  std::error_code ignored;
+  if (!overwrite && fs::exists(output, ignored)) throw_taken(output);
+}
+
 void flush_directory(const fs::path& directory) {
   const int descriptor = ::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (descriptor < 0) throw_file_error(directory, "open the directory", errno);
@@ -179,7 +205,7 @@ void flush_directory(const fs::path& directory) {
                        std::generic_category().message(error));
 }
 
-AtomicFile::AtomicFile(fs::path path) : path_(std::move(path)) {
+AtomicFile::AtomicFile(fs::path path, bool overwrite) : path_(std::move(path)), overwrite_(overwrite) {
   require(path_.has_filename(), "AtomicFile: '{}' has no file name", path_.string());
   target_ = place_of(path_);
   const FolderTurn turn(folder_of(target_));
@@ -192,10 +218,13 @@ AtomicFile::AtomicFile(fs::path path) : path_(std::move(path)) {
     throw_file_error(path_, "write", error);
   }
   // Without locks several processes may write; the last commit wins.
-  if (!lock_file(descriptor_, partial_) || has_other_writer(target_, partial_)) {
-    discard();
+  const bool is_in_use = !lock_file(descriptor_, partial_) || has_other_writer(target_, partial_);
+  std::error_code ignored;
+  const bool is_taken = !overwrite_ && fs::exists(target_, ignored);  // with the lock, so no writer can finish now
+  if (is_in_use || is_taken) discard();
+  if (is_in_use)
     throw FileInUse("{}: another process is writing this file; wait for it or give another path", path_.string());
-  }
+  if (is_taken) throw_taken(path_);
 }
 
 AtomicFile::~AtomicFile() { discard(); }
@@ -242,10 +271,11 @@ void AtomicFile::commit() {
   // fsync reports delayed write errors; the file must not be renamed after one.
   int error = ::fsync(descriptor_) == 0 ? 0 : errno;
   // Rename while locked: otherwise another writer would treat the partial file as a killed writer's.
-  if (error == 0 && ::rename(partial_.c_str(), target_.c_str()) != 0) error = errno;
+  if (error == 0) error = name_file(partial_, target_, overwrite_);
   if (::close(std::exchange(descriptor_, -1)) != 0 && error == 0) error = errno;
   if (error != 0) ::unlink(partial_.c_str());
   detail::release_partial(std::exchange(slot_, -1));
+  if (error == EEXIST) throw_taken(path_);
   if (error != 0) throw_file_error(path_, "write", error);
   flush_directory(folder_of(target_));
 }

@@ -28,6 +28,9 @@ void flush_directory(const std::filesystem::path& directory);
 /// Throws UserError if `output` is one of the files that are read; - is standard input.
 void refuse_replacing_inputs(const std::vector<std::string>& inputs, const std::filesystem::path& output);
 
+/// Throws UserError if `output` exists, unless `overwrite`.
+void refuse_existing(const std::filesystem::path& output, bool overwrite);
+
 /// Another process is writing the file.
 class FileInUse : public UserError {
  public:
@@ -38,14 +41,15 @@ class FileInUse : public UserError {
 /// the partial file.
 /// One process at a time writes a file: on file systems with locks the constructor refuses a second writer, and removes
 /// what a killed writer has left; on others it warns (lock_file()). A symbolic link is followed; only a regular file is
-/// replaced.
-/// Throws UserError if the path is at fault: a missing folder, no permission, a folder, device or pipe of that name;
+/// replaced, and none without `overwrite`: the constructor and commit() then refuse an existing file. Throws UserError
+/// if the path is at fault: a missing folder, no permission, a folder, device or pipe of that name, a file that may not
+/// be replaced;
 /// FileInUse if there is another writer. Throws MachineError if the machine is: disk full, read-only file system, I/O
 /// error. After a throw the old file is unchanged and the partial file is removed.
 class AtomicFile {
  public:
-  /// Creates the partial file with permissions 0666 less the umask.
-  explicit AtomicFile(std::filesystem::path path);
+  /// Creates the partial file with permissions 0666 less the umask. From here on other writers are refused.
+  explicit AtomicFile(std::filesystem::path path, bool overwrite = true);
   ~AtomicFile();
   AtomicFile(const AtomicFile&) = delete;
   AtomicFile& operator=(const AtomicFile&) = delete;
@@ -70,6 +74,7 @@ class AtomicFile {
   std::filesystem::path path_;     // as given
   std::filesystem::path target_;   // symbolic links resolved
   std::filesystem::path partial_;  // the partial file, until commit()
+  bool overwrite_;
   int descriptor_ = -1;
   int slot_ = -1;  // registration for removal by a signal (interrupted_writes.h)
   std::uint64_t end_ = 0;

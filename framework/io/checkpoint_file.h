@@ -13,6 +13,8 @@
 
 namespace furlong {
 
+class AtomicFile;
+
 /// Version of the file layout that CheckpointWriter writes and CheckpointReader reads.
 inline constexpr std::uint32_t checkpoint_format_version = 2;  ///< version 1 can still be read
 
@@ -40,6 +42,8 @@ class CheckpointSink {
 class CheckpointWriter final : public CheckpointSink {
  public:
   explicit CheckpointWriter(std::filesystem::path path);
+  /// Writes to an empty file that the caller opened before the contents were known.
+  explicit CheckpointWriter(std::unique_ptr<AtomicFile> file);
   /// Removes the partial file unless finish() has returned.
   ~CheckpointWriter() override;
   CheckpointWriter(const CheckpointWriter&) = delete;
@@ -50,8 +54,11 @@ class CheckpointWriter final : public CheckpointSink {
   void text(const std::string& name, std::string_view value) override;
   void number(const std::string& name, double value) override;
   void integer(const std::string& name, std::int64_t value) override;
-  /// Writes the checksum, flushes the file to disk, and renames it to its final name.
+  /// Writes the checksum and flushes the file to disk in advance, so that little in finish() can fail.
+  void flush();
+  /// Does what flush() has not done, and renames the file to its final name.
   void finish();
+  const std::filesystem::path& path() const;
 
  private:
   struct State;

@@ -30,7 +30,7 @@ Handle text_type(std::size_t bytes) {
 }  // namespace
 
 struct CheckpointWriter::State {
-  explicit State(fs::path path) : file(std::move(path)), io(file.descriptor()) {}
+  explicit State(std::unique_ptr<AtomicFile> output) : file(std::move(output)), io(file->descriptor()) {}
 
   [[noreturn]] void fail(std::string_view what);
   void create();
@@ -38,8 +38,9 @@ struct CheckpointWriter::State {
   void put(const std::string& name, hid_t type, hid_t space, std::string_view dtype, const void* data,
            std::size_t bytes);
   void scalar(const std::string& name, hid_t type, const void* data, std::size_t bytes);
+  void complete();
 
-  AtomicFile file;
+  std::unique_ptr<AtomicFile> file;
   DescriptorIo io;
   Handle handle;  // the HDF5 file; closed before `io` and `file` are destroyed
   std::set<std::string> names;
@@ -51,9 +52,9 @@ void CheckpointWriter::State::fail(std::string_view what) {
   const int error = io.error();
   io.abandon();
   handle.reset();
-  file.discard();
-  if (error != 0) throw_file_error(file.path(), "write", error);
-  throw MachineError("{}: cannot write {} ({})", file.path().string(), what, reason);
+  file->discard();
+  if (error != 0) throw_file_error(file->path(), "write", error);
+  throw MachineError("{}: cannot write {} ({})", file->path().string(), what, reason);
 }
 
 void CheckpointWriter::State::create() {
@@ -63,13 +64,13 @@ void CheckpointWriter::State::create() {
   // Without timestamps equal contents give equal bytes.
   H5Pset_obj_track_times(creation.id(), false);
   const Handle access = access_list(io);
-  handle = Handle(H5Fcreate(file.path().c_str(), H5F_ACC_TRUNC, creation.id(), access.id()));
+  handle = Handle(H5Fcreate(file->path().c_str(), H5F_ACC_TRUNC, creation.id(), access.id()));
   if (!handle) fail("the file's header");
 }
 
 // Checks a name and creates its groups.
 void CheckpointWriter::State::claim(const std::string& name) {
-  require(file.descriptor() >= 0, "{}: written after finish() or a failure", file.path().string());
+  require(file->descriptor() >= 0 && handle, "{}: written after flush(), finish() or a failure", file->path().string());
   require(!name.empty() && name.back() != '/' && name.find('\0') == std::string::npos, "checkpoint: invalid name '{}'",
           name);
   require(!groups.contains(name), "checkpoint: '{}' is already a group of another name", name);
@@ -128,7 +129,21 @@ void CheckpointWriter::State::scalar(const std::string& name, hid_t type, const 
   put(name, type, space.id(), "", data, bytes);
 }
 
-CheckpointWriter::CheckpointWriter(fs::path path) : state_(std::make_unique<State>(std::move(path))) {
+// Writes everything that is not in the file yet.
+void CheckpointWriter::State::complete() {
+  require(file->descriptor() >= 0 && handle, "{}: completed twice, or after a failure", file->path().string());
+  {
+    const Lock lock;
+    if (H5Fclose(handle.release()) < 0 || io.error() != 0) fail("the end of the file");
+  }
+  const detail::CheckpointHeader header = detail::make_header(io, file->path());
+  if (!io.write_at(0, &header, sizeof header)) fail("the checksum");
+}
+
+CheckpointWriter::CheckpointWriter(fs::path path) : CheckpointWriter(std::make_unique<AtomicFile>(std::move(path))) {}
+
+CheckpointWriter::CheckpointWriter(std::unique_ptr<AtomicFile> file)
+    : state_(std::make_unique<State>(std::move(file))) {
   state_->create();
 }
 
@@ -181,17 +196,16 @@ void CheckpointWriter::integer(const std::string& name, std::int64_t value) {
   state_->scalar(name, H5T_STD_I64LE, &value, sizeof value);
 }
 
-void CheckpointWriter::finish() {
-  State& state = *state_;
-  require(state.file.descriptor() >= 0 && state.handle, "{}: finished twice, or after a failure",
-          state.file.path().string());
-  {
-    const Lock lock;
-    if (H5Fclose(state.handle.release()) < 0 || state.io.error() != 0) state.fail("the end of the file");
-  }
-  const detail::CheckpointHeader header = detail::make_header(state.io, state.file.path());
-  if (!state.io.write_at(0, &header, sizeof header)) state.fail("the checksum");
-  state.file.commit();
+void CheckpointWriter::flush() {
+  state_->complete();
+  state_->file->flush();
 }
+
+void CheckpointWriter::finish() {
+  if (state_->handle) state_->complete();
+  state_->file->commit();
+}
+
+const fs::path& CheckpointWriter::path() const { return state_->file->path(); }
 
 }  // namespace furlong

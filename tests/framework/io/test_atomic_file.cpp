@@ -115,6 +115,33 @@ TEST_F(AtomicFileTest, RefusesASecondWriterAndKeepsTheFirst) {
   EXPECT_EQ(content(path), "second");
 }
 
+TEST_F(AtomicFileTest, ReplacesNoFileWithoutOverwrite) {
+  const fs::path path = folder_ / "out.txt";
+  const auto expect_taken = [&](const auto& action) {
+    EXPECT_EQ(testing::message_of<UserError>(action),
+              path.string() + ": already exists; use --force to replace it, or choose another path");
+    EXPECT_EQ(content(path), "first");
+    EXPECT_TRUE(partial_files(path).empty());
+  };
+  AtomicFile first(path, false);
+  first.write("first");
+  EXPECT_THROW(AtomicFile(path, false), FileInUse);
+  first.commit();
+  expect_taken([&] { AtomicFile(path, false); });
+  fs::remove(path);
+  AtomicFile late(path, false);
+  late.write("late");
+  std::ofstream(path) << "first";  // by another program, or without locks
+  expect_taken([&] { late.commit(); });
+  EXPECT_THROW(late.commit(), ContractError);
+  fs::create_symlink("elsewhere.txt", folder_ / "link.txt");
+  AtomicFile linked(folder_ / "link.txt", false);
+  linked.write("linked");
+  linked.commit();
+  EXPECT_EQ(content(folder_ / "elsewhere.txt"), "linked");
+  EXPECT_THROW(AtomicFile(folder_ / "link.txt", false), UserError);
+}
+
 TEST_F(AtomicFileTest, LeavesUnrelatedFilesAlone) {
   const fs::path path = folder_ / "out.txt";
   const std::vector<fs::path> others{folder_ / "out.txt.partial", folder_ / ".out.txt.partial",

@@ -194,8 +194,11 @@ TEST_F(CheckpointFileTest, RejectsInvalidNamesAndDtypes) {
   EXPECT_THROW(writer.tensor("y", "float32", Shape{-1}, &value), ContractError);
   EXPECT_THROW(writer.tensor("z", "float32", Shape{1LL << 40, 1LL << 40}, &value), ContractError);
   writer.number("d", 4);  // none of these damaged the file
-  writer.finish();
+  writer.flush();
   EXPECT_THROW(writer.number("late", 1), ContractError);
+  EXPECT_THROW(writer.flush(), ContractError);
+  EXPECT_FALSE(fs::exists(path_));
+  writer.finish();
   EXPECT_THROW(writer.finish(), ContractError);
   EXPECT_EQ(CheckpointReader::open(path_).number("d"), 4);
 }
