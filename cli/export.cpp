@@ -3,11 +3,13 @@
 
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "cli/command_line.h"
 #include "cli/common_options.h"
 #include "cli/json_output.h"
 #include "conversion/architecture.h"
+#include "trainers/train/signals.h"
 
 namespace furlong::command_line {
 namespace {
@@ -22,8 +24,11 @@ struct ExportArguments {
 void run(const ExportArguments& options) {
   ImportOptions read;
   read.weights = weights_named(options.weights);
+  ExportDirectory directory(options.directory, options.write.overwrite);  // refuses a second export before reading
+  std::optional<StopRequests> stop_requests;  // until the model is freed: a signal after the last file is too late
   SourceModel source = open_source_model(options.source, read);
-  const ExportReport report = export_model(source, options.directory, options.write);
+  stop_requests.emplace();
+  const ExportReport report = export_model(source, directory, options.write);
   if (options.json) {
     print_json(report.json());
     return;

@@ -3,7 +3,6 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
-#include <regex>
 #include <set>
 
 #include "conversion/export_plan.h"
@@ -16,7 +15,6 @@
 #include "evaluation/sequences/hidden_states.h"
 #include "formats/safetensors_writer.h"
 #include "framework/core/dtype.h"
-#include "framework/io/atomic_file.h"
 #include "framework/io/text_file.h"
 #include "layers/attention/mechanism.h"
 #include "layers/linear.h"
@@ -80,23 +78,17 @@ class Exporter {
     add_carried();
   }
 
-  ExportReport write(const fs::path& directory) {
+  ExportReport write(ExportDirectory& directory) {
     report_.model_type = plan_.for_hugging_face ? plan_.architecture->model_type : transformers_model_type;
     report_.for_hugging_face = plan_.for_hugging_face;
     report_.reason = plan_.reason;
-    std::error_code failure;
-    fs::create_directories(directory, failure);
-    if (failure) throw_file_error(directory, "create the directory", failure.value());
-    const auto there = [&](const char* name) { return fs::exists(directory / name); };
-    const bool holds_model =
-        there("config.json") || there("model.safetensors") || there("model.safetensors.index.json");
-    if (!options_.overwrite && holds_model)
-      throw UserError("{}: the directory holds a {} already; choose another one, or pass --force to overwrite it",
-                      directory.string(), there("config.json") ? "config.json" : "model without config.json");
-    write_tensors(directory);
-    if (holds_model) remove_earlier(directory);
+    const StopRequests stop_requests;
+    write_tensors(directory, stop_requests);
     write_files(directory);
-    write_file(directory, "config.json", config_text());  // last: it marks the directory as complete
+    directory.add_config(config_text());
+    report_.files.emplace_back("config.json");
+    stop_requests.check_before_writing(directory.path());  // later it would leave a part of the files
+    report_.removed = directory.commit();
     return report_;
   }
 
@@ -209,15 +201,13 @@ class Exporter {
     return plan_.for_hugging_face ? name : carried_tensor_prefix + name;
   }
 
-  void write_tensors(const fs::path& directory) {
-    const fs::path path = directory / "model.safetensors";
+  void write_tensors(ExportDirectory& directory, const StopRequests& stop_requests) {
     std::vector<ForeignTensor> tensors;
     for (const Output& output : outputs_) tensors.push_back(output.tensor);
-    const StopRequests stop_requests;
-    SafetensorsWriter file(path, tensors);
+    SafetensorsWriter& file = directory.add_weights(std::move(tensors));
     std::vector<float> buffer;
     for (const Output& output : outputs_) {
-      stop_requests.check_before_writing(path);
+      stop_requests.check_before_writing(directory.path());
       if (!output.parameter) continue;
       const std::span<const float> values =
           values_of(*output.parameter).subspan(output.begin, static_cast<std::size_t>(output.part.elements()));
@@ -235,8 +225,6 @@ class Exporter {
     }
     if (origin_ && !of_gguf()) write_carried(file);
     file.flush();
-    remove_file(directory, "config.json");  // from here on the earlier model is incomplete and cannot be loaded
-    file.finish();
     report_.tensors = static_cast<std::int64_t>(outputs_.size());
     report_.files.emplace_back("model.safetensors");
   }
@@ -255,45 +243,12 @@ class Exporter {
     }
   }
 
-  /// Removes files of an earlier model that the new model may not have: tokenizer files and shards of weights. Leaves
-  /// all other files.
-  void remove_earlier(const fs::path& directory) {
-    static const std::regex shard("model-[0-9]{5}-of-[0-9]{5}\\.safetensors");
-    std::vector<std::string> names = model_file_names();
-    names.insert(names.end(), {performer_vocabulary_file, "model.safetensors.index.json"});
-    for (const auto& [name, text] : transformers_sources()) names.push_back(name);
-    for (const auto& entry : fs::directory_iterator(directory)) {
-      const std::string name = entry.path().filename().string();
-      if (entry.is_regular_file() && std::regex_match(name, shard)) names.push_back(name);
-    }
-    for (const std::string& name : names) {
-      const bool removed = remove_file(directory, name);
-      const fs::path folder = fs::path(name).parent_path();
-      if (removed && !folder.empty() && fs::is_directory(directory / folder) && fs::is_empty(directory / folder))
-        fs::remove(directory / folder);
-    }
-  }
-
-  bool remove_file(const fs::path& directory, const std::string& name) {
-    std::error_code failure;
-    const bool removed = fs::remove(directory / name, failure);
-    if (removed) report_.removed.push_back(name);
-    if (failure && failure != std::errc::no_such_file_or_directory && failure != std::errc::not_a_directory)
-      throw_file_error(directory / name, "remove", failure.value());
-    return removed;
-  }
-
-  void write_file(const fs::path& directory, const std::string& name, std::string_view text) {
-    const fs::path path = directory / name;
-    std::error_code failure;
-    fs::create_directories(path.parent_path(), failure);
-    if (failure) throw_file_error(path.parent_path(), "create the directory", failure.value());
-    write_file_atomically(path, text);
+  void write_file(ExportDirectory& directory, const std::string& name, std::string_view text) {
+    directory.add(name, text);
     report_.files.push_back(name);
-    std::erase(report_.removed, name);
   }
 
-  void write_files(const fs::path& directory) {
+  void write_files(ExportDirectory& directory) {
     vocabulary_files_ = make_vocabulary_files();
     // Read back from tokenizer.json, a SentencePiece model would be a tokenizer of another kind than the data's.
     const bool is_converted = has_sentencepiece() && holds(vocabulary_files_, "tokenizer.json") &&
@@ -303,7 +258,7 @@ class Exporter {
       write_file(directory, performer_vocabulary_file, vocabulary.to_json());
     if (!plan_.for_hugging_face) {
       for (const auto& [name, text] : transformers_sources()) write_file(directory, name, text);
-      if (may_write_card(directory))
+      if (may_write_card(directory.path()))
         write_file(directory, transformers_card_file,
                    transformers_card(model_, origin_ ? origin_->source : "", report_.tokenizer_obstacle));
     }
@@ -411,9 +366,14 @@ Json ExportReport::json() const {
           {"tokenizer_obstacle", tokenizer_obstacle}};
 }
 
-ExportReport export_model(SourceModel& source, const fs::path& directory, const ExportOptions& options) {
+ExportReport export_model(SourceModel& source, ExportDirectory& directory, const ExportOptions& options) {
   merge_adapters(source.model);
   return Exporter(source, options).write(directory);
+}
+
+ExportReport export_model(SourceModel& source, const fs::path& directory, const ExportOptions& options) {
+  ExportDirectory claimed(directory, options.overwrite);
+  return export_model(source, claimed, options);
 }
 
 }  // namespace furlong

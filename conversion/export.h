@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "conversion/export_directory.h"
 #include "conversion/import_model.h"
 
 namespace furlong {
@@ -11,7 +12,7 @@ namespace furlong {
 struct ExportOptions {
   /// original, float32, bfloat16 or float16. "original" stores a tensor without an original type as float32.
   std::string dtype = "original";
-  bool overwrite = false;
+  bool overwrite = false;  ///< replace a model in the directory
 };
 
 struct ExportReport {
@@ -35,8 +36,12 @@ struct ExportReport {
 /// is written with its code in Python (transformers_model.h). Adapters (LoRA) are merged into the weights.
 ///
 /// Throws UserError if a value is finite and too large for the type in which it is stored. Throws UserError if the
-/// directory holds a model and options.overwrite is false. With overwrite, removes files of the
-/// earlier model, recognized by their names, and no other files.
+/// directory holds a model and options.overwrite is false. With overwrite, removes files of the earlier model,
+/// recognized by their names, and no other files. Throws StoppedBySignal on the signals of StopRequests. After a throw
+/// an earlier model is complete, and a new directory is removed, unless the system fails to rename a written file.
 ExportReport export_model(SourceModel& source, const std::filesystem::path& directory, const ExportOptions& options);
+/// The same, to a directory that the caller has created, and thereby locked, before it read the model.
+/// options.overwrite has no effect.
+ExportReport export_model(SourceModel& source, ExportDirectory& directory, const ExportOptions& options);
 
 }  // namespace furlong

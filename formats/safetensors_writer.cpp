@@ -46,8 +46,8 @@ void write_packed(AtomicFile& file, std::uint64_t offset, std::span<const Value>
 }  // namespace
 
 SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path, std::vector<ForeignTensor> tensors,
-                                     const std::map<std::string, std::string>& metadata)
-    : file_(path) {
+                                     bool overwrite, const std::map<std::string, std::string>& metadata)
+    : file_(path, overwrite) {
   for (const ForeignTensor& tensor : tensors)
     rank_of(tensor);  // checks the type: sorting a single tensor does not call rank_of()
   std::sort(tensors.begin(), tensors.end(), [](const ForeignTensor& a, const ForeignTensor& b) {

@@ -22,7 +22,8 @@ namespace furlong {
 class SafetensorsWriter {
  public:
   /// Declares the tensors. `stored_type` is F32, F16 or BF16, or for write_integers I64, I32, I16, I8, U8 or BOOL.
-  SafetensorsWriter(const std::filesystem::path& path, std::vector<ForeignTensor> tensors,
+  /// `overwrite` as in AtomicFile.
+  SafetensorsWriter(const std::filesystem::path& path, std::vector<ForeignTensor> tensors, bool overwrite = true,
                     const std::map<std::string, std::string>& metadata = {{"format", "pt"}});
 
   /// Writes all values of a tensor, row-major; rounds to nearest even for F16 and BF16.

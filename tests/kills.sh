@@ -271,9 +271,11 @@ check_files() {
     "${compare[@]}" new/model >/dev/null || fail "kill $number: model is neither the old nor the new one"
 }
 
+# Returns whether a file is being written, or was when the command was killed. From the start of a command on, an empty
+# partial file holds the lock of the output.
 is_partial() {
   local partial
-  for partial in files/.*.partial files/model/.*.partial; do [[ ! -e $partial ]] || return 0; done
+  for partial in files/.*.partial files/model/.*.partial; do [[ ! -s $partial ]] || return 0; done
   return 1
 }
 

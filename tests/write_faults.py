@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """The table of failed writes: in small runs of train, prepare, convert and export, fails each system call that changes
-files, and checks the files.
+files, and stops the program at each, and checks the files.
 
     write_faults.py FURLONG [--only COMMAND,...] [--locks] [--json FILE]
 
@@ -9,8 +9,10 @@ fsync, fdatasync, ftruncate, rename, link, mkdir, remove) and then fails each in
 there on, and with EROFS from there on, as far as the call has that error. After each failure the status is 0 or 1.
 With 1, the error is one line that names the file or its folder. Each file is completely the old or the new one, no
 partial file is left whose removal has not failed, and the same command without a fault gives the undisturbed result.
-In two further runs of train the time of day jumps forwards and back by a day. On a file system without locks, where
-flock fails, each command warns once and has the undisturbed result. --locks runs only these, which takes seconds.
+Further runs of prepare, convert and export get SIGTERM at each call: the status is 3 and all files are the old ones,
+or, if the signal comes too late, it is 0 and all are the new ones. In two further runs of train the time of day jumps
+forwards and back by a day. On a file system without locks, where flock fails, each command warns once and has the
+undisturbed result. --locks runs only these, which takes seconds.
 Exit status: 0 all as expected, 1 a failure, 2 invalid arguments.
 """
 
@@ -22,6 +24,7 @@ import json
 import pathlib
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import typing
@@ -108,6 +111,7 @@ class Command:
     arguments: list
     check: typing.Callable  # (place, old, new, status): checks the files after a try; `old` and `new` are digests
     calls: set = dataclasses.field(default_factory=lambda: OF_SPACE | OF_PATHS)  # those that fail
+    stopped: tuple = ()  # the states of the files after status 3; empty: no run is stopped
 
 
 def without_timings(metrics):
@@ -205,14 +209,16 @@ COMMANDS = [
         prepare_prepare,
         ["prepare", "text", "text.txt", "--output", "tokens.h5", "--force"],
         check_file("tokens.h5"),
+        stopped=("old", "new"),  # the signal ends the program at once, also between the last call and its end
     ),
     Command(
         "convert",
         prepare_convert,
         ["convert", "source.h5", "converted.h5", "--attention", "favor_positive", "--force"],
         check_file("converted.h5"),
+        stopped=("old",),
     ),
-    Command("export", prepare_export, ["export", "source.h5", "model", "--force"], check_export),
+    Command("export", prepare_export, ["export", "source.h5", "model", "--force"], check_export, stopped=("old",)),
     # Into folders that do not exist.
     Command(
         "train_new",
@@ -303,6 +309,23 @@ class Tries:
         self.expect_same()
         return f"status {found.returncode}"
 
+    def attempt_stopped(self, number):
+        self.place.reset()
+        found, calls = self.place.run_counted(
+            self.command.arguments, FURLONG_TEST_CALLS_FAIL=f"{number} {int(signal.SIGTERM)} signal"
+        )
+        if not any(line.endswith(" is signaled") for line in calls):
+            return "not reached"
+        states = {"old": self.old, "new": self.new}
+        wanted = {0: ("new",), 3: self.command.stopped}.get(found.returncode, ())
+        jobs.expect(wanted, f"status {found.returncode}:\n{found.stderr}")
+        jobs.expect(found.returncode == 0 or "stopped by" in found.stderr, f"the message:\n{found.stderr}")
+        now = digests(self.place.work)
+        jobs.expect(any(now == states[state] for state in wanted), f"files of another state than {wanted}")
+        expect_nothing_left(self.place)
+        self.expect_same()
+        return f"stopped, status {found.returncode}"
+
     def attempt_without_locks(self, error):
         self.place.reset()
         found = self.expect_same("the run without locks", FURLONG_TEST_CALLS_LOCK=error)
@@ -331,6 +354,8 @@ class Tries:
                 if call.split(" ")[1] in which & self.command.calls:
                     what = f"{call}: {errno.errorcode[error]} {when}"
                     outcomes.add(what, self.attempt, number, error, when, which)
+            if self.command.stopped:
+                outcomes.add(f"{call}: SIGTERM", self.attempt_stopped, number)
         if outcomes.counts.get("not reached", 0) > sum(outcomes.counts.values()) / 10:
             outcomes.fail(f"{outcomes.counts['not reached']} faults were not reached")
 

@@ -26,8 +26,13 @@ std::array<Slot, 64> slots;
 
 // Calls only async-signal-safe functions (signal-safety(7)).
 void remove_and_end(int signal) {
-  for (Slot& slot : slots) {
-    if (slot.state.load(std::memory_order_acquire) == Slot::ready) ::unlink(slot.path);
+  // A directory can be removed when it is empty.
+  for (bool removed = true; removed;) {
+    removed = false;
+    for (Slot& slot : slots) {
+      if (slot.state.load(std::memory_order_acquire) != Slot::ready) continue;
+      if (::unlink(slot.path) == 0 || ::rmdir(slot.path) == 0) removed = true;
+    }
   }
   constexpr std::chrono::milliseconds patience{200};  // a paused reader does not keep the program running
   const std::string_view line = signal == SIGINT    ? "error: stopped by SIGINT; no partial file is left\n"

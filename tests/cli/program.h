@@ -77,6 +77,17 @@ class Program {
 
   pid_t process() const { return process_; }
   void send(int signal) const { ASSERT_EQ(kill(process_, signal), 0); }
+  bool has_ended() const {
+    siginfo_t state{};
+    return waitid(P_PID, static_cast<id_t>(process_), &state, WEXITED | WNOHANG | WNOWAIT) == 0 && state.si_pid != 0;
+  }
+  /// Halts the process until send(SIGCONT). Returns false if it has ended.
+  bool pause() const {
+    send(SIGSTOP);
+    siginfo_t state{};
+    waitid(P_PID, static_cast<id_t>(process_), &state, WSTOPPED | WEXITED | WNOWAIT);
+    return state.si_code == CLD_STOPPED;
+  }
 
   /// Waits until `path` is a file of more than `bytes` bytes, at most a minute.
   void wait_for_more(const std::filesystem::path& path, std::uintmax_t bytes) const {

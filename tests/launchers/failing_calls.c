@@ -1,15 +1,18 @@
 // Preloaded by tests/write_faults.py: counts the system calls that change files below a folder, and fails one of them,
-// or that one and later ones. Opening and closing count for writers only, removal for existing files.
+// or that one and later ones, or sends the process a signal before one. Opening and closing count for writers only,
+// removal for existing files.
 //
 // FURLONG_TEST_CALLS_FOLDER names the folder. FURLONG_TEST_CALLS_LOG names a file outside it that gets a line "NUMBER
-// CALL PATH" for each call. FURLONG_TEST_CALLS_FAIL, if set, is "NUMBER ERRNO once" or "NUMBER ERRNO onwards
-// ,CALL,CALL,": then later calls of these names fail, too. FURLONG_TEST_CALLS_LOCK, if set, is the errno of flock().
+// CALL PATH" for each call. FURLONG_TEST_CALLS_FAIL, if set, is "NUMBER ERRNO once", "NUMBER ERRNO onwards
+// ,CALL,CALL,": then later calls of these names fail, too; or "NUMBER SIGNAL signal". FURLONG_TEST_CALLS_LOCK, if set,
+// is the errno of flock().
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,24 +36,28 @@ static int is_below(const char* path) {
 
 // Returns whether this call must fail, with errno set.
 static int fails(const char* call, const char* path) {
-  int number = 0, error = 0, fail = 0;
+  int number = 0, value = 0, fail = 0, stop = 0;
   char when[16] = "", listed[128] = "", name[32], line[PATH_MAX + 64];
   snprintf(name, sizeof name, ",%s,", call);
   pthread_mutex_lock(&mutex);
   const int count = ++calls;
   const char* wanted = getenv("FURLONG_TEST_CALLS_FAIL");
-  if (wanted && sscanf(wanted, "%d %d %15s %127s", &number, &error, when, listed) >= 3)
-    fail = count == number || (count > number && strcmp(when, "onwards") == 0 && strstr(listed, name));
+  if (wanted && sscanf(wanted, "%d %d %15s %127s", &number, &value, when, listed) >= 3) {
+    stop = count == number && strcmp(when, "signal") == 0;
+    fail = !stop && (count == number || (count > number && strcmp(when, "onwards") == 0 && strstr(listed, name)));
+  }
   const char* log = getenv("FURLONG_TEST_CALLS_LOG");
   const int flags = O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC;
   const int file = log ? NEXT("open", int (*)(const char*, int, ...))(log, flags, 0666) : -1;
   if (file >= 0) {
-    const int length = snprintf(line, sizeof line, "%d %s %s%s\n", count, call, path, fail ? " fails" : "");
+    const char* end = fail ? " fails" : stop ? " is signaled" : "";
+    const int length = snprintf(line, sizeof line, "%d %s %s%s\n", count, call, path, end);
     if (NEXT("write", ssize_t(*)(int, const void*, size_t))(file, line, (size_t)length) != length) abort();
     NEXT("close", int (*)(int))(file);
   }
   pthread_mutex_unlock(&mutex);
-  if (fail) errno = error;
+  if (stop) raise(value);
+  if (fail) errno = value;
   return fail;
 }
 

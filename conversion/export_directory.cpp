@@ -1,0 +1,100 @@
+#include "conversion/export_directory.h"
+
+#include <algorithm>
+#include <regex>
+
+#include "conversion/import_origin.h"
+#include "conversion/performer_directory.h"
+#include "conversion/transformers_model.h"
+#include "framework/core/error.h"
+
+namespace furlong {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* config_name = "config.json";
+constexpr const char* weights_name = "model.safetensors";
+constexpr const char* index_name = "model.safetensors.index.json";
+
+/// Returns whether there was such a file.
+bool remove_file(const fs::path& path) {
+  std::error_code failure;
+  const bool removed = fs::remove(path, failure);
+  if (failure && failure != std::errc::no_such_file_or_directory && failure != std::errc::not_a_directory)
+    throw_file_error(path, "remove", failure.value());
+  return removed;
+}
+
+/// Returns the names that files of a model can have, besides its config and a single file of weights.
+std::vector<std::string> names_of_model(const fs::path& directory) {
+  static const std::regex shard("model-[0-9]{5}-of-[0-9]{5}\\.safetensors");
+  std::vector<std::string> names = model_file_names();
+  names.insert(names.end(), {performer_vocabulary_file, index_name});
+  for (const auto& [name, text] : transformers_sources()) names.push_back(name);
+  for (const auto& entry : fs::directory_iterator(directory)) {
+    const std::string name = entry.path().filename().string();
+    if (entry.is_regular_file() && std::regex_match(name, shard)) names.push_back(name);
+  }
+  return names;
+}
+
+}  // namespace
+
+ExportDirectory::ExportDirectory(fs::path path, bool overwrite) : path_(std::move(path)), overwrite_(overwrite) {
+  created_.create(path_);
+  config_ = std::make_unique<AtomicFile>(path_ / config_name, overwrite_);
+  for (const char* name : {weights_name, index_name}) refuse_existing(path_ / name, overwrite_);
+  for (const char* name : {config_name, weights_name, index_name})
+    holds_model_ = holds_model_ || fs::exists(path_ / name);
+}
+
+SafetensorsWriter& ExportDirectory::add_weights(std::vector<ForeignTensor> tensors) {
+  weights_ = std::make_unique<SafetensorsWriter>(path_ / weights_name, std::move(tensors), overwrite_);
+  return *weights_;
+}
+
+void ExportDirectory::add(const std::string& name, std::string_view text) {
+  created_.create((path_ / name).parent_path());
+  files_.push_back(std::make_unique<AtomicFile>(path_ / name, overwrite_));
+  files_.back()->write(text);
+  files_.back()->flush();
+}
+
+void ExportDirectory::add_config(std::string_view text) {
+  config_->write(text);
+  config_->flush();
+}
+
+std::vector<std::string> ExportDirectory::commit() {
+  std::vector<std::string> removed;
+  if (holds_model_) {
+    // From here on the earlier model is incomplete and cannot be loaded. A symbolic link stays, because config_
+    // replaces its target.
+    std::error_code missing;
+    const fs::path earlier = fs::canonical(path_ / config_name, missing);
+    if (!missing) remove_file(earlier);
+  }
+  weights_->finish();
+  if (holds_model_) removed = remove_earlier();
+  for (const auto& file : files_) file->commit();
+  config_->commit();
+  return removed;
+}
+
+bool ExportDirectory::adds(const std::string& name) const {
+  return std::any_of(files_.begin(), files_.end(), [&](const auto& file) { return file->path() == path_ / name; });
+}
+
+std::vector<std::string> ExportDirectory::remove_earlier() const {
+  std::vector<std::string> removed;
+  for (const std::string& name : names_of_model(path_)) {
+    if (adds(name) || !remove_file(path_ / name)) continue;
+    removed.push_back(name);
+    const fs::path folder = path_ / fs::path(name).parent_path();
+    if (name.find('/') != std::string::npos && fs::is_directory(folder) && fs::is_empty(folder)) fs::remove(folder);
+  }
+  return removed;
+}
+
+}  // namespace furlong

@@ -1,0 +1,91 @@
+// The files of furlong export appear together, and replace others only if asked.
+#include "conversion/export_directory.h"
+
+#include <gmock/gmock.h>
+
+#include <map>
+
+#include "conversion/export.h"
+#include "tests/conversion/tiny_models.h"
+#include "tests/temporary_folder.h"
+
+namespace furlong {
+namespace {
+
+namespace fs = std::filesystem;
+using namespace furlong::testing;
+using ::testing::HasSubstr;
+
+class ExportDirectoryTest : public WithTemporaryFolder {
+ protected:
+  SourceModel imported(const TinyModel& model) const { return open_source_model(model.write(folder_ / "source")); }
+  void exported(const TinyModel& model, bool overwrite = false) const {
+    SourceModel source = imported(model);
+    ExportOptions options;
+    options.overwrite = overwrite;
+    export_model(source, path("out"), options);
+  }
+  std::map<std::string, std::string> files() const {
+    std::map<std::string, std::string> found;
+    for (const auto& entry : fs::directory_iterator(path("out")))
+      if (entry.is_regular_file()) found[entry.path().filename().string()] = content(entry.path().string());
+    return found;
+  }
+};
+
+TEST_F(ExportDirectoryTest, RefusesASecondExport) {
+  {
+    const ExportDirectory first(path("new/out"), false);
+    for (const bool overwrite : {false, true})
+      EXPECT_THAT(message_of<FileInUse>([&] { ExportDirectory(path("new/out"), overwrite); }),
+                  HasSubstr("new/out/config.json: another process is writing this file"));
+  }
+  EXPECT_FALSE(fs::exists(path("new")));
+}
+
+TEST_F(ExportDirectoryTest, RemovesEverythingWithoutCommit) {
+  {
+    ExportDirectory directory(path("new/out"), false);
+    directory.add("1_Pooling/config.json", "{}");
+    directory.add_config("{}");
+    EXPECT_FALSE(fs::exists(path("new/out/config.json")));
+  }
+  EXPECT_FALSE(fs::exists(path("new")));
+}
+
+TEST_F(ExportDirectoryTest, ReplacesNoFileWithoutOverwrite) {
+  fs::create_directory(path("out"));
+  file("out/vocab.txt", "mine");
+  EXPECT_THAT(message_of<UserError>([&] { exported(tiny_bert()); }),
+              HasSubstr("out/vocab.txt: already exists; use --force"));
+  EXPECT_EQ(content(path("out/vocab.txt")), "mine");
+  EXPECT_EQ(files().size(), 1u);
+  fs::remove(path("out/vocab.txt"));
+  file("out/model.safetensors.index.json", "mine");
+  EXPECT_THAT(message_of<UserError>([&] { exported(tiny_bert()); }),
+              HasSubstr("out/model.safetensors.index.json: already exists; use --force"));
+  EXPECT_EQ(files().size(), 1u);
+}
+
+TEST_F(ExportDirectoryTest, FailureKeepsTheEarlierModel) {
+  exported(tiny_gpt2());
+  fs::remove(path("out/vocab.txt"));
+  fs::create_directory(path("out/vocab.txt"));
+  file("out/vocab.txt/notes", "not a file of a tokenizer");
+  const auto earlier = files();
+  EXPECT_THAT(message_of<UserError>([&] { exported(tiny_bert(), true); }), HasSubstr("out/vocab.txt: cannot write"));
+  EXPECT_TRUE(files() == earlier);
+}
+
+TEST_F(ExportDirectoryTest, FollowsASymbolicLinkOfTheConfig) {
+  exported(tiny_gpt2());
+  fs::create_directory(path("elsewhere"));
+  fs::rename(path("out/config.json"), path("elsewhere/config.json"));
+  fs::create_symlink("../elsewhere/config.json", path("out/config.json"));
+  exported(tiny_bert(), true);
+  EXPECT_EQ(Json::parse(content(path("out/config.json"))).at("model_type"), "bert");
+  EXPECT_TRUE(fs::is_symlink(path("out/config.json")));
+}
+
+}  // namespace
+}  // namespace furlong
