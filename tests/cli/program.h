@@ -78,8 +78,9 @@ class Program {
   pid_t process() const { return process_; }
   void send(int signal) const { ASSERT_EQ(kill(process_, signal), 0); }
   bool has_ended() const {
-    siginfo_t state{};
-    return waitid(P_PID, static_cast<id_t>(process_), &state, WEXITED | WNOHANG | WNOWAIT) == 0 && state.si_pid != 0;
+    siginfo_t change{};
+    return process_ <= 0 || (waitid(P_PID, static_cast<id_t>(process_), &change, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+                             change.si_pid == process_);
   }
   /// Halts the process until send(SIGCONT). Returns false if it has ended.
   bool pause() const {
@@ -106,11 +107,6 @@ class Program {
     ADD_FAILURE() << "timeout; standard error starts with: " << read("stderr").substr(0, 1000);
   }
 
-  bool has_ended() const {
-    siginfo_t change{};
-    return process_ <= 0 || (waitid(P_PID, static_cast<id_t>(process_), &change, WEXITED | WNOHANG | WNOWAIT) == 0 &&
-                             change.si_pid == process_);
-  }
   /// Like wait(), but a program that hangs fails the test after a minute.
   Finished end_in_time() {
     wait_until([&] { return has_ended(); });

@@ -167,9 +167,8 @@ TEST(TensorCore, Tf32SumsAreTruncatedAsOnHardware) {
   struct Case {
     std::vector<std::pair<std::size_t, float>> terms;  // added to 1
     float sm_90, sm_80;
-    float factor = 1;
   };
-  const float after_one = 1 + 0x1p-23f, largest = std::numeric_limits<float>::max();
+  const float after_one = 1 + 0x1p-23f;
   const std::vector<Case> cases = {
       {{{0, 0x1.8p-24f}}, 1, 1},
       {{{0, 0x1p-24f}, {3, 0x1p-24f}}, after_one, after_one},
