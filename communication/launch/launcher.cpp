@@ -374,13 +374,7 @@ class Launch {
   bool gave_up_ = false;  ///< true: a paused reader is no longer waited for
 };
 
-}  // namespace
-
-int launch(const LaunchOptions& options, const EnvironmentFunction& environment) {
-  LaunchSettings settings = launch_settings(options, environment);
-  open_standard_streams();
-  const Socket reserved = reserve_port(options.master_port);
-  settings.master_port = own_address(reserved).port();
+int run_job(const LaunchOptions& options, const LaunchSettings& settings) {
   Launch job(options);         // remembers how this process handles SIGPIPE, for the ranks
   continue_without_readers();  // a closed pipe of the log must not end the job
   log_info("{}", settings.text());
@@ -391,6 +385,18 @@ int launch(const LaunchOptions& options, const EnvironmentFunction& environment)
              settings.processes > settings.cores ? "a smaller --processes" : "a smaller OMP_NUM_THREADS");
   }
   return job.run(settings);
+}
+
+}  // namespace
+
+int launch(const LaunchOptions& options, const EnvironmentFunction& environment) {
+  LaunchSettings settings = launch_settings(options, environment);
+  open_standard_streams();
+  const Socket reserved = reserve_port(options.master_port);
+  settings.master_port = own_address(reserved).port();
+  const int status = run_job(options, settings);
+  continue_without_readers();  // again, because the end of the job has restored SIGPIPE
+  return status;
 }
 
 }  // namespace furlong
