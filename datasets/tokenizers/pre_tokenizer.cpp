@@ -221,7 +221,14 @@ std::shared_ptr<const PreTokenizer::Step> split_step(const JsonView& json) {
 
 }  // namespace
 
-PreTokenizer::PreTokenizer(const JsonView& json) {
+/// One call of split(). Steps that insert marks and steps that split them can multiply the pieces without end.
+struct PreTokenizer::Pass {
+  const PieceSink& sink;
+  TextGrowth growth;
+  std::vector<std::size_t> bytes;  ///< that have reached each step, and `sink`
+};
+
+PreTokenizer::PreTokenizer(const JsonView& json) : name_(json.name()) {
   if (!json.is_null()) add(json);
 }
 
@@ -264,10 +271,16 @@ void PreTokenizer::add(const JsonView& json) {
   }
 }
 
-void PreTokenizer::run(std::size_t step, TextPiece piece, const PieceSink& sink) const {
+void PreTokenizer::split(TextPiece piece, const PieceSink& sink) const {
+  Pass pass{sink, TextGrowth(name_, piece.text.size()), std::vector<std::size_t>(steps_.size() + 1)};
+  run(0, piece, pass);
+}
+
+void PreTokenizer::run(std::size_t step, TextPiece piece, Pass& pass) const {
   if (piece.text.empty()) return;
-  if (step == steps_.size()) return sink(piece);
-  steps_[step]->split(piece, [&, step](TextPiece part) { run(step + 1, part, sink); });
+  pass.growth.check(pass.bytes[step] += piece.text.size());
+  if (step == steps_.size()) return pass.sink(piece);
+  steps_[step]->split(piece, [&, step](TextPiece part) { run(step + 1, part, pass); });
 }
 
 }  // namespace furlong

@@ -29,8 +29,8 @@ class PreTokenizer {
   explicit PreTokenizer(const JsonView& json);
 
   /// Splits valid UTF-8 and passes the pieces to `sink`, in order. No piece is empty; each is valid only during its
-  /// call.
-  void split(TextPiece piece, const PieceSink& sink) const { run(0, piece, sink); }
+  /// call. Throws UserError if the pieces of a step have more bytes than TextGrowth allows.
+  void split(TextPiece piece, const PieceSink& sink) const;
   /// Whether the last step is ByteLevel: the model's letters are bytes.
   bool byte_level() const { return byte_level_; }
 
@@ -41,8 +41,10 @@ class PreTokenizer {
   };
 
  private:
+  struct Pass;
   void add(const JsonView& json);
-  void run(std::size_t step, TextPiece piece, const PieceSink& sink) const;
+  void run(std::size_t step, TextPiece piece, Pass& pass) const;
+  std::string name_;
   std::vector<std::shared_ptr<const Step>> steps_;
   bool byte_level_ = false;
 };

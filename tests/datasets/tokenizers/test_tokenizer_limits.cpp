@@ -86,6 +86,14 @@ TEST(TokenizerLimits, LimitsNumberOfSteps) {
   EXPECT_EQ(TokenDecoder(view_of(sequence("decoders", fuse, 63))).decode({"a", "b"}), "ab");
   EXPECT_THAT(message_of<UserError>([&] { TokenDecoder(view_of(sequence("decoders", fuse, 65))); }),
               HasSubstr("f: decoders[64]: more than 64 decoders"));
+  const json words{{"type", "WhitespaceSplit"}};
+  std::vector<std::string> pieces;
+  PreTokenizer(view_of(sequence("pretokenizers", words, 64))).split({"a b", true}, [&](TextPiece piece) {
+    pieces.emplace_back(piece.text);
+  });
+  EXPECT_THAT(pieces, ::testing::ElementsAre("a", "b"));
+  EXPECT_THAT(message_of<UserError>([&] { PreTokenizer(view_of(sequence("pretokenizers", words, 20'000))); }),
+              HasSubstr("f: pretokenizers[64]: more than 64 pre_tokenizers"));
   const json frame{{"type", "BertProcessing"}, {"cls", {"[CLS]", 1}}, {"sep", {"[SEP]", 2}}};
   EXPECT_EQ(frame_of_processor(view_of(sequence("processors", frame, 32))).front.size(), 32U);
   EXPECT_THAT(message_of<UserError>([&] { frame_of_processor(view_of(sequence("processors", frame, 33))); }),

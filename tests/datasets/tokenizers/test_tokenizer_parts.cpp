@@ -207,6 +207,31 @@ TEST(Normalizer, LimitsTextGrowth) {
   EXPECT_EQ(normalized({{"type", "NFKC"}}, "\uFDFA").size(), 33U);
 }
 
+// Each pair of steps puts sixteen marks before each piece and makes each mark a piece of its own.
+TEST(PreTokenizer, LimitsTextGrowth) {
+  const auto multiplying = [](int pairs) {
+    json steps = json::array();
+    for (int i = 0; i < pairs; ++i) {
+      const char mark = i % 2 == 0 ? 'a' : 'b';
+      steps.push_back({{"type", "Metaspace"}, {"replacement", std::string(16, mark)}, {"split", false}});
+      steps.push_back({{"type", "Metaspace"}, {"replacement", std::string(1, mark)}, {"prepend_scheme", "never"}});
+    }
+    return json{{"type", "Sequence"}, {"pretokenizers", steps}};
+  };
+  EXPECT_EQ(pieces_of(multiplying(1), "x").size(), 16U);
+  EXPECT_THAT(message_of<UserError>([&] { pieces_of(multiplying(3), "x"); }),
+              HasSubstr("f: produces more than 1088 bytes from a text of 1 bytes"));
+}
+
+// A mark with a space would be replaced again by the next Metaspace.
+TEST(PreTokenizer, RejectsMarksWithSpaces) {
+  for (const std::string& mark : {std::string("  "), std::string("\u2581 "), std::string(), std::string(17, '_')})
+    EXPECT_EQ(message_of<UserError>([&] {
+                pieces_of({{"type", "Metaspace"}, {"replacement", mark}}, "");
+              }),
+              "f: the replacement is '" + mark + "', expected 1 to 16 bytes without spaces");
+}
+
 TEST(TokenDecoder, LimitsTextGrowth) {
   EXPECT_EQ(TokenDecoder(json_view(doubling(5, "decoders"))).decode({"a", "b"}).size(), 33U);
   EXPECT_THAT(message_of<UserError>([] {
