@@ -141,9 +141,13 @@ class Machine {
     marks_.pop_back();
     return items;
   }
+  /// One instruction of one byte can push a value again, so that these count, too.
+  void push_index(std::int32_t index) {
+    if (n_pushed_++ == max_values_) fail("it has more than {} values", max_values_);
+    stack_.push_back(index);
+  }
   PickleValue& push(Kind kind) {
-    if (pickle_.values.size() == max_values_) fail("it has more than {} values", max_values_);
-    stack_.push_back(static_cast<std::int32_t>(pickle_.values.size()));
+    push_index(static_cast<std::int32_t>(pickle_.values.size()));
     PickleValue& added = pickle_.values.emplace_back();
     added.kind = kind;
     return added;
@@ -246,6 +250,7 @@ class Machine {
   bool run_container(Opcode opcode) {
     switch (opcode) {
       case Opcode::mark:
+        if (marks_.size() == max_values_) fail("it has more than {} marks", max_values_);
         marks_.push_back(stack_.size());
         return true;
       case Opcode::pop:
@@ -255,7 +260,7 @@ class Machine {
         pop_to_mark();
         return true;
       case Opcode::dup:
-        stack_.push_back(top());
+        push_index(top());
         return true;
       case Opcode::empty_list:
         push(Kind::list);
@@ -293,12 +298,13 @@ class Machine {
 
   bool put(std::uint32_t index) {
     memo_[index] = top();
+    if (memo_.size() > max_values_) fail("it has more than {} values in its memo", max_values_);
     return true;
   }
   bool get(std::uint32_t index) {
     const auto found = memo_.find(index);
     if (found == memo_.end()) fail("it reads memo {}, which is not set", index);
-    stack_.push_back(found->second);
+    push_index(found->second);
     return true;
   }
 
@@ -364,7 +370,7 @@ class Machine {
         const std::int32_t tensor = n_arguments == 3 ? value(arguments).items[0] : -1;
         if (tensor < 0 || value(tensor).kind != Kind::tensor)
           fail("the argument of _rebuild_parameter is not a tensor");
-        stack_.push_back(tensor);
+        push_index(tensor);
         return true;
       }
       case PickleGlobal::storage:
@@ -405,7 +411,7 @@ class Machine {
 
   ByteCursor& cursor_;
   std::uint64_t begin_;
-  std::uint64_t max_values_;
+  std::uint64_t max_values_, n_pushed_ = 0;
   std::uint64_t at_ = 0;  ///< offset of the current instruction
   Pickle pickle_;
   std::vector<std::int32_t> stack_;

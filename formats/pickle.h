@@ -52,8 +52,8 @@ struct Pickle {
 
 /// Runs one pickle and leaves the cursor after it. Throws UserError with the byte offset if the pickle ends early,
 /// contains an instruction, global or call that state dicts do not have, or misuses its stack. Also throws if it
-/// exceeds 64 MiB, two million values, or 16 values per byte of `file_bytes`, the size of its file (a compressed pickle
-/// may be longer than its file).
+/// exceeds 64 MiB, or pushes more than two million values, or more than 16 per byte of `file_bytes`, the size of its
+/// file (a compressed pickle may be longer than its file). Marks and memo have the same limits.
 Pickle read_pickle(ByteCursor& cursor, std::uint64_t file_bytes);
 
 }  // namespace furlong::foreign

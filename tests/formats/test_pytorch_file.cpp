@@ -1,6 +1,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <ctime>
+#include <unordered_map>
+
 #include "formats/tensor_file.h"
 #include "framework/core/error.h"
 #include "tests/formats/foreign_bytes.h"
@@ -215,10 +218,31 @@ TEST_F(PytorchFile, RejectsOversizedPickles) {
   const std::string small = testing::pytorch_zip(many, {four}, true);
   EXPECT_THAT(failure(small), HasSubstr(fmt::format("more than {} values", 16 * small.size())));
   EXPECT_THAT(pickle_failure(many), HasSubstr("more than 2000000 values"));
+  const auto repeated = [](char instruction) { return "\x80\x04N" + std::string(3'000'000, instruction) + "."; };
+  EXPECT_THAT(pickle_failure(repeated('2')), HasSubstr("more than 2000000 values")) << "DUP";
+  EXPECT_THAT(pickle_failure(repeated('(')), HasSubstr("more than 2000000 marks")) << "MARK";
+  EXPECT_THAT(pickle_failure(repeated('\x94')), HasSubstr("more than 2000000 values in its memo")) << "MEMOIZE";
   // Nested lists, each with twice the elements of the previous one: 2^60 elements for a full walk.
   std::string nested = "\x80\x02]q\1";
   for (char i = 1; i < 60; ++i) nested += std::string("](h") + i + "h" + i + "eq" + static_cast<char>(i + 1);
   EXPECT_THAT(pickle_failure(nested + "."), HasSubstr("on its stack"));
+}
+
+// In a hash table of as many keys, those of the first pickle would have one bucket, whose end each read searches.
+TEST_F(PytorchFile, CollidingMemoKeysAreNotSlower) {
+  constexpr std::uint32_t n_keys = 20'000, n_reads = 20'000;
+  std::unordered_map<std::uint32_t, int> table;
+  for (std::uint32_t i = 0; i < n_keys; ++i) table.emplace(i, 0);
+  const auto seconds_with = [&](std::uint32_t stride) {
+    Bytes pickle;
+    pickle.text("\x80\x02N");
+    for (std::uint32_t i = 0; i < n_keys; ++i) pickle.text("r").number(i * stride);
+    for (std::uint32_t i = 0; i < n_reads; ++i) pickle.text("j").number(i % 8 * stride).text("0");
+    const std::clock_t start = std::clock();
+    EXPECT_THAT(pickle_failure(pickle.text(".").all()), HasSubstr("contains None"));
+    return static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
+  };
+  EXPECT_LT(seconds_with(static_cast<std::uint32_t>(table.bucket_count())), 3 * seconds_with(1) + 0.5);
 }
 
 TEST_F(PytorchFile, RejectsViewsOutsideTheirStorage) {
