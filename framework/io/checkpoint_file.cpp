@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <exception>
 #include <functional>
 #include <map>
 #include <utility>
@@ -13,6 +14,7 @@
 #include "framework/io/checkpoint_header.h"
 #include "framework/io/checkpoint_shards.h"
 #include "framework/io/checkpoint_types.h"
+#include "framework/io/hdf5_metadata.h"
 
 namespace furlong {
 
@@ -49,6 +51,28 @@ struct Entry {
   TensorInfo info;
   std::string stored_name{};    // in the file
   std::vector<Piece> pieces{};  // of a tensor in shards
+};
+
+// Collects the names of all objects, and checks each header before HDF5 opens the object.
+struct Links {
+  const hdf5::MetadataCheck& metadata;
+  std::vector<std::string> names{};
+  std::exception_ptr failure{};
+
+  // A callback of H5Lvisit(). Returns 1 for groups that are nested too deep.
+  static herr_t take(hid_t, const char* name, const H5L_info_t* link, void* data) noexcept {
+    auto& self = *static_cast<Links*>(data);
+    if (link->type != H5L_TYPE_HARD) return 0;
+    if (std::count(name, name + std::strlen(name), '/') > max_group_depth) return 1;
+    try {
+      self.metadata.check_object(link->u.address);
+      self.names.emplace_back(name);
+      return 0;
+    } catch (...) {  // must not cross C code
+      self.failure = std::current_exception();
+      return -1;
+    }
+  }
 };
 
 // Whether this is one string of fixed length. Reading any other type or shape, HDF5 would write more bytes than the
@@ -120,27 +144,21 @@ void CheckpointReader::State::refuse(const std::string& name, std::string_view w
 void CheckpointReader::State::open() {
   const Lock lock;
   file_bytes = io.size();
-  hdf5::require_checksummed_headers(descriptor.number(), path.string());
+  const hdf5::MetadataCheck metadata(io, path.string());
   const Handle access = access_list(io);
   handle = Handle(H5Fopen(path.c_str(), H5F_ACC_RDONLY, access.id()));
   if (!handle) fail("its header");
-  std::vector<std::string> found;
-  const auto collect = [](hid_t, const char* name, const H5L_info_t* link, void* data) -> herr_t {
-    if (link->type != H5L_TYPE_HARD) return 0;
-    if (std::count(name, name + std::strlen(name), '/') > max_group_depth) return 1;
-    try {
-      static_cast<std::vector<std::string>*>(data)->emplace_back(name);
-      return 0;
-    } catch (...) {
-      return -1;  // out of memory; an exception must not cross C code
-    }
-  };
-  const herr_t visited = H5Lvisit(handle.id(), H5_INDEX_NAME, H5_ITER_INC, collect, &found);
+  Links links{metadata};
+  const herr_t visited = H5Lvisit(handle.id(), H5_INDEX_NAME, H5_ITER_INC, Links::take, &links);
+  if (links.failure) {
+    H5Eclear2(H5E_DEFAULT);
+    std::rethrow_exception(links.failure);
+  }
   if (visited < 0) fail("its table of contents");
   if (visited > 0)
     throw UserError("{}: groups are nested more than {} deep; it was not written by Furlong; use an earlier checkpoint",
                     path.string(), max_group_depth);
-  for (const std::string& name : found) {
+  for (const std::string& name : links.names) {
     std::optional<Entry> entry = examine(name);
     if (!entry) continue;
     entry->stored_name = name;

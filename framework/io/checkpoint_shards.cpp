@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <charconv>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <utility>
 
 #include "framework/core/error.h"
 
@@ -98,7 +100,13 @@ ShardIndex ShardIndex::from_json(std::string_view text, const std::string& origi
       !json.value("tensors", nlohmann::json()).is_object())
     refuse(origin, "is not an object with files and tensors");
   ShardIndex index;
-  for (const auto& file : json["files"]) index.files.push_back(file_from(file, origin));
+  std::set<std::string> names;
+  for (const auto& item : json["files"]) {
+    ShardIndex::File file = file_from(item, origin);
+    // A reader opens each shard and reads all of it, so that a repeated one takes time and descriptors.
+    if (!names.insert(file.name).second) refuse(origin, "lists '" + file.name + "' twice");
+    index.files.push_back(std::move(file));
+  }
   for (const auto& [name, whole] : json["tensors"].items()) index.tensors[name] = whole_from(whole, origin);
   return index;
 }

@@ -1,11 +1,8 @@
 #include "framework/io/foreign_hdf5.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <new>
 #include <string_view>
 #include <type_traits>
@@ -16,6 +13,7 @@
 #include "framework/core/printable.h"
 #include "framework/io/atomic_file.h"
 #include "framework/io/confined_process.h"
+#include "framework/io/hdf5_descriptor.h"
 #include "framework/io/hdf5_internal.h"
 
 namespace furlong::hdf5 {
@@ -204,23 +202,14 @@ class ForeignFile::Reader {
 };
 
 std::shared_ptr<ForeignFile> ForeignFile::open(const std::string& path) {
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (descriptor < 0) throw_file_error(path, "read", errno);
-  const struct Closer {
-    int descriptor;
-    ~Closer() { ::close(descriptor); }
-  } closer{descriptor};
-  struct stat status {};
-  if (::fstat(descriptor, &status) != 0) throw_file_error(path, "read", errno);
-  if (!S_ISREG(status.st_mode)) throw UserError("{}: is not a regular file, expected an HDF5 file", path);
-  {
-    const detail::Lock lock;
-    H5open();
-    H5PLset_loading_state(0);  // a file must not make HDF5 load plugin libraries
-  }
-  const auto file_bytes = static_cast<std::uint64_t>(status.st_size);
+  const InputFile file(path);
+  DescriptorIo input(file.number());
+  const std::uint64_t file_bytes = input.size();
+  if (input.error() != 0) throw_file_error(path, "read", input.error());
+  mutex();  // initializes HDF5 here: its start needs more system calls than the confined process has
   return foreign::with_single_line_errors([&] {  // names in a file may contain any bytes
-    return std::shared_ptr<ForeignFile>(new ForeignFile(path, std::make_unique<Reader>(descriptor, path, file_bytes)));
+    return std::shared_ptr<ForeignFile>(
+        new ForeignFile(path, std::make_unique<Reader>(file.number(), path, file_bytes)));
   });
 }
 

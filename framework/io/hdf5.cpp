@@ -1,8 +1,5 @@
 #include "framework/io/hdf5.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
 #include <cerrno>
@@ -13,6 +10,7 @@
 #include "framework/io/atomic_file.h"
 #include "framework/io/hdf5_descriptor.h"
 #include "framework/io/hdf5_internal.h"
+#include "framework/io/hdf5_metadata.h"
 
 namespace furlong::hdf5 {
 
@@ -22,7 +20,11 @@ using detail::Origin;
 
 std::recursive_mutex& mutex() {
   // Never destroyed: static objects may close files at exit.
-  static auto* the_mutex = new std::recursive_mutex;
+  static auto* the_mutex = [] {
+    H5open();
+    H5PLset_loading_state(0);  // a file must not make HDF5 load plugin libraries
+    return new std::recursive_mutex;
+  }();
   return *the_mutex;
 }
 
@@ -248,6 +250,11 @@ std::string Object::text(const std::string& name) const {
   if (H5Tget_class(type.id()) != H5T_STRING)
     throw UserError("{}: attribute '{}' of {} is not text", file_name(), name, path_);
   if (H5Tis_variable_str(type.id()) > 0) {
+    // It is stored in a global heap, which has no checksum.
+    if (origin_->metadata)
+      throw UserError(
+          "{}: attribute '{}' of {} is text of variable length, expected fixed length; write the file again",
+          file_name(), name, path_);
     char* raw = nullptr;
     if (H5Aread(attribute.id(), type.id(), &raw) < 0) fail_reading("cannot read attribute " + name + " of");
     std::string value = raw != nullptr ? raw : "";
@@ -337,20 +344,6 @@ bool File::lacks_signature(const std::string& path) {
   return H5Fis_hdf5(path.c_str()) == 0;  // negative: it cannot be read
 }
 
-File File::open_checksummed(const std::string& path) {
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (descriptor >= 0) {
-    try {
-      require_checksummed_headers(descriptor, path);
-    } catch (...) {
-      ::close(descriptor);
-      throw;
-    }
-    ::close(descriptor);
-  }
-  return open(path);
-}
-
 File File::open(const std::string& path) {
   const Lock lock;
   std::error_code failure;
@@ -372,11 +365,25 @@ File File::open(const std::string& path, int descriptor) {
   auto origin = std::make_shared<Origin>();
   origin->file = path;
   origin->input = std::make_unique<DescriptorIo>(descriptor);
+  return open_input(std::move(origin));
+}
+
+File File::open_checksummed(const std::string& path) {
+  const Lock lock;
+  auto origin = std::make_shared<Origin>();
+  origin->file = path;
+  origin->opened = std::make_unique<InputFile>(path);
+  origin->input = std::make_unique<DescriptorIo>(origin->opened->number());
+  origin->metadata = std::make_unique<MetadataCheck>(*origin->input, path);
+  return open_input(std::move(origin));
+}
+
+File File::open_input(std::shared_ptr<Origin> origin) {
   const Handle access = access_properties();
   use_descriptor(access.id(), *origin->input);
-  Handle handle(H5Fopen(path.c_str(), H5F_ACC_RDONLY, access.id()));
-  if (!handle && origin->input->error() != 0) throw_file_error(path, "read", origin->input->error());
-  if (!handle) detail::throw_reading(path, "cannot be opened as an HDF5 file");
+  Handle handle(H5Fopen(origin->file.c_str(), H5F_ACC_RDONLY, access.id()));
+  if (!handle && origin->input->error() != 0) throw_file_error(origin->file, "read", origin->input->error());
+  if (!handle) detail::throw_reading(origin->file, "cannot be opened as an HDF5 file");
   return {std::move(handle), std::move(origin)};
 }
 

@@ -1,7 +1,7 @@
 #pragma once
 // HDF5 files as C++ objects with Furlong's errors. libhdf5 is not thread-safe: every call takes one process-wide
 // recursive mutex, so any thread may use any object. File locking is off because cluster file systems lack it. HDF5's
-// error printing is off; errors quote its innermost reason.
+// error printing is off; errors quote its innermost reason. Filters of plugins are never loaded.
 // A failed read throws UserError (missing, foreign, truncated, damaged) unless the operating system reported an I/O
 // error. A failed write throws MachineError. Both name the file.
 #include <cstddef>
@@ -20,6 +20,8 @@ class AtomicFile;
 namespace furlong::hdf5 {
 
 class DescriptorIo;
+class MetadataCheck;
+class InputFile;
 
 /// The process-wide lock. Hold it to make several calls atomic.
 std::recursive_mutex& mutex();
@@ -57,8 +59,10 @@ class Handle {
 /// The file that an object belongs to: its name for errors, and its descriptors.
 struct Origin {
   std::string file;
-  std::unique_ptr<DescriptorIo> output;  ///< null if the file was opened for reading
-  std::unique_ptr<DescriptorIo> input;   ///< set if the file was opened for reading from a descriptor
+  std::unique_ptr<InputFile> opened;        ///< set if this object owns the descriptor of `input`
+  std::unique_ptr<DescriptorIo> output;     ///< null if the file was opened for reading
+  std::unique_ptr<DescriptorIo> input;      ///< set if the file was opened for reading from a descriptor
+  std::unique_ptr<MetadataCheck> metadata;  ///< set if the file must have the form that Furlong writes
 };
 }  // namespace detail
 
@@ -101,7 +105,6 @@ struct DatasetOptions {
   Shape chunk;
   /// Stores a checksum of every chunk and verifies it on reading; needs chunks.
   bool fletcher32 = false;
-  int deflate = 0;          ///< zlib level 1 to 9, 0 for no compression; needs chunks
   bool extendible = false;  ///< the first dimension can grow with append(); needs chunks
 };
 
@@ -170,7 +173,8 @@ class Group : public Object {
   Group group(const std::string& path) const;
   Dataset create_dataset(const std::string& path, Type type, const Shape& shape, const DatasetOptions& options = {});
   TextDataset create_texts(const std::string& path);
-  /// Opens a dataset. Throws UserError if it is missing, is not a dataset, or has a type that is not in `Type`.
+  /// Opens a dataset. Throws UserError if it is missing, is not a dataset, has a type that is not in `Type`, or, in
+  /// files of open_checksummed(), has filters other than Fletcher32.
   Dataset dataset(const std::string& path) const;
   /// Creates a dataset and writes it.
   Dataset write(const std::string& path, Type type, const Shape& shape, const void* source,
@@ -197,7 +201,9 @@ class File : public Group {
   static File open(const std::string& path);
   /// As above, from a descriptor that must stay open as long as this object; `path` is for messages.
   static File open(const std::string& path, int descriptor);
-  /// As above, for files that Furlong writes. Rejects headers without checksums (superblock 0 or 1).
+  /// As above, for files that Furlong writes. Only structures that it writes are read: those of the 1.10 format, whose
+  /// metadata have checksums (hdf5_metadata.h), no compressed data, and no text of variable length. Throws UserError
+  /// for others, some of them only when they are read.
   static File open_checksummed(const std::string& path);
 
   File(File&&) = default;
@@ -211,6 +217,7 @@ class File : public Group {
  private:
   File(detail::Handle handle, std::shared_ptr<const detail::Origin> origin)
       : Group(std::move(handle), std::move(origin), "/") {}
+  static File open_input(std::shared_ptr<detail::Origin> origin);
 };
 
 }  // namespace furlong::hdf5

@@ -4,6 +4,7 @@
 
 #include "framework/core/error.h"
 #include "framework/io/hdf5_internal.h"
+#include "framework/io/hdf5_metadata.h"
 
 namespace furlong::hdf5 {
 
@@ -31,18 +32,30 @@ Handle creation_properties(const Shape& shape, const DatasetOptions& options) {
   Handle properties(H5Pcreate(H5P_DATASET_CREATE));
   // Callers write every element; filling first would write each twice.
   H5Pset_fill_time(properties.id(), H5D_FILL_TIME_NEVER);
-  require(!options.chunk.empty() || !(options.fletcher32 || options.deflate > 0 || options.extendible),
-          "checksums, compression and extendible datasets need chunks");
+  require(!options.chunk.empty() || !(options.fletcher32 || options.extendible),
+          "checksums and extendible datasets need chunks");
   if (options.chunk.empty()) return properties;
   require(options.chunk.size() == shape.size(), "chunk shape {} does not match dataset shape {}", joined(options.chunk),
           joined(shape));
   H5Pset_chunk(properties.id(), static_cast<int>(options.chunk.size()), extents(options.chunk));
-  if (options.deflate > 0) {
-    H5Pset_shuffle(properties.id());
-    H5Pset_deflate(properties.id(), static_cast<unsigned>(options.deflate));
-  }
   if (options.fletcher32) H5Pset_fletcher32(properties.id());
   return properties;
+}
+
+/// Throws UserError if a dataset has other filters than Fletcher32, the only one that create_dataset() writes.
+/// Compressed chunks could expand to a thousand times the size of the file.
+void require_checksums_only(hid_t properties, const std::string& file, const std::string& path) {
+  for (int i = 0, n_filters = H5Pget_nfilters(properties); i < n_filters; ++i) {
+    unsigned flags = 0, configuration = 0;
+    std::size_t n_values = 0;
+    const H5Z_filter_t filter =
+        H5Pget_filter2(properties, static_cast<unsigned>(i), &flags, &n_values, nullptr, 0, nullptr, &configuration);
+    if (filter != H5Z_FILTER_FLETCHER32)
+      throw UserError(
+          "{}: HDF5 dataset {} has filter {} (1 is deflate), expected none except checksums; rewrite the file with "
+          "h5repack --filter=NONE",
+          file, path, filter);
+  }
 }
 
 /// Returns in `type` the type of a dataset; `bfloat16` means that it has the dtype attribute. Returns false if `Type`
@@ -205,6 +218,7 @@ bool Group::has(const std::string& path) const {
     H5L_info_t link;
     if (H5Lget_info(id(), step.c_str(), &link, H5P_DEFAULT) < 0) fail_reading("cannot look up '" + step + "' in");
     if (link.type != H5L_TYPE_HARD) return false;
+    if (origin_->metadata) origin_->metadata->check_object(link.u.address);
     if (end == std::string::npos) return true;
     // A dataset has no members.
     const Handle object(H5Oopen(id(), step.c_str(), H5P_DEFAULT));
@@ -218,10 +232,11 @@ std::vector<Group::Member> Group::members() const {
   struct Found {
     std::string name;
     bool hard;
+    haddr_t address;
   };
   std::vector<Found> found;
   const auto collect = [](hid_t, const char* name, const H5L_info_t* link, void* data) -> herr_t {
-    static_cast<std::vector<Found>*>(data)->push_back({name, link->type == H5L_TYPE_HARD});
+    static_cast<std::vector<Found>*>(data)->push_back({name, link->type == H5L_TYPE_HARD, link->u.address});
     return 0;
   };
   if (H5Literate(id(), H5_INDEX_NAME, H5_ITER_INC, nullptr, collect, &found) < 0) fail_reading("cannot list");
@@ -229,6 +244,7 @@ std::vector<Group::Member> Group::members() const {
   for (const Found& link : found) {
     Kind kind = Kind::other;
     if (link.hard) {
+      if (origin_->metadata) origin_->metadata->check_object(link.address);
       const Handle object(H5Oopen(id(), link.name.c_str(), H5P_DEFAULT));
       if (!object) fail_reading("cannot open '" + link.name + "' in");
       const H5I_type_t type = H5Iget_type(object.id());
@@ -314,6 +330,7 @@ Dataset Group::dataset(const std::string& path) const {
         "supported; store them in this file",
         file_name(), full);
   }
+  if (origin_->metadata) require_checksums_only(properties.id(), file_name(), full);
   const Handle space(H5Dget_space(object.id()));
   const int rank = space ? H5Sget_simple_extent_ndims(space.id()) : -1;
   if (rank < 0 || H5Sis_simple(space.id()) <= 0) fail_reading("cannot read the shape of '" + path + "' in");

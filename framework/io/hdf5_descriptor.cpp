@@ -1,5 +1,6 @@
 #include "framework/io/hdf5_descriptor.h"
 
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -8,12 +9,27 @@
 #include <cstring>
 #include <limits>
 #include <new>
-#include <string_view>
 
 #include "framework/core/error.h"
+#include "framework/core/file_error.h"
 #include "framework/io/hdf5_internal.h"
 
 namespace furlong::hdf5 {
+
+InputFile::InputFile(const std::string& path)
+    // O_NONBLOCK: opening a pipe must not wait for a writer.
+    : descriptor_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
+  if (descriptor_ < 0 && errno == ENOENT) throw_missing(path, "an HDF5 file");
+  if (descriptor_ < 0) throw_file_error(path, "read", errno);
+  struct stat status {};
+  const int error = ::fstat(descriptor_, &status) == 0 ? 0 : errno;
+  if (error == 0 && S_ISREG(status.st_mode)) return;
+  ::close(descriptor_);
+  if (error != 0) throw_file_error(path, "read", error);
+  throw UserError("{}: is not a regular file, expected an HDF5 file", path);
+}
+
+InputFile::~InputFile() { ::close(descriptor_); }
 
 bool DescriptorIo::write_at(std::uint64_t offset, const void* data, std::size_t bytes) noexcept {
   const char* from = static_cast<const char*>(data);
@@ -166,24 +182,6 @@ void use_descriptor(std::int64_t access_list, DescriptorIo& io) {
   if (driver < 0 || H5Pset_driver(access_list, driver, &settings) < 0) {
     throw MachineError("HDF5 refuses the file driver ({})", detail::take_reason().text);
   }
-}
-
-void require_checksummed_headers(int descriptor, const std::string& path) {
-  // HDF5 File Format Specification, section II.A: an eight-byte signature, then the superblock version, at byte 0, 512,
-  // 1024, 2048 and so on.
-  constexpr std::string_view signature("\x89HDF\r\n\x1a\n", 8);
-  char beginning[9] = {};
-  for (std::uint64_t offset = 0;; offset = offset == 0 ? 512 : 2 * offset) {
-    const ssize_t count = ::pread(descriptor, beginning, sizeof(beginning), static_cast<off_t>(offset));
-    if (count != sizeof(beginning)) return;  // HDF5 itself rejects the file
-    if (std::string_view(beginning, 8) == signature) break;
-  }
-  const int version = static_cast<unsigned char>(beginning[8]);
-  if (version < 2)
-    throw UserError(
-        "{}: HDF5 headers have no checksums (superblock version {}); expected version 2 or 3; rewrite the file with "
-        "h5py.File(..., libver='v110') or h5repack --low=v110",
-        path, version);
 }
 
 }  // namespace furlong::hdf5

@@ -9,9 +9,19 @@
 
 namespace furlong::hdf5 {
 
-/// Throws UserError if the first superblock behind `descriptor`, at any offset where libhdf5 searches for it, has
-/// version 0 or 1. Such headers have no checksums, and a damaged one can corrupt the memory of libhdf5 1.10.
-void require_checksummed_headers(int descriptor, const std::string& path);
+/// A regular file open for reading.
+class InputFile {
+ public:
+  /// Throws UserError or MachineError.
+  explicit InputFile(const std::string& path);
+  ~InputFile();
+  InputFile(const InputFile&) = delete;
+  InputFile& operator=(const InputFile&) = delete;
+  int number() const { return descriptor_; }
+
+ private:
+  int descriptor_;
+};
 
 /// Reads and writes at offsets of a descriptor that the caller owns. Not thread-safe.
 class DescriptorIo {

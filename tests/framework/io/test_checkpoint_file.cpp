@@ -361,6 +361,14 @@ TEST_F(CheckpointFileTest, RejectsForgedEntries) {
          replace(file, weight, H5T_IEEE_F32LE, many({1 << 15, 1 << 15}), nullptr);
          label(file, weight, text_of(7), scalar, "float32");
        }},
+      {"message of type 13", [&](hid_t file) { H5Oset_comment_by_name(file, "config", "a comment", H5P_DEFAULT); }},
+      {"message of type 3 with flags 3",
+       [&](hid_t file) {
+         const hid_t type = text_of(8);
+         H5Tcommit2(file, "type", type, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
+         replace(file, "config", type, scalar, letters.data());
+         H5Tclose(type);  // as long as it is open, the file is
+       }},
       {"nested more than 32 deep",
        [&](hid_t file) {
          std::string groups = "g";
@@ -381,6 +389,21 @@ TEST_F(CheckpointFileTest, RejectsForgedEntries) {
     // The checksum is valid, so that it cannot be what rejects the file.
     EXPECT_THAT(refusal(path_), AllOf(HasSubstr(forgeries[i].first), Not(HasSubstr("checksum")))) << "forgery " << i;
   }
+}
+
+TEST_F(CheckpointFileTest, RejectsInvalidShardIndexes) {
+  const auto refused = [&](const std::string& index) {
+    CheckpointWriter writer(path_);
+    writer.text("shards", index);
+    writer.finish();
+    return refusal(path_);
+  };
+  const std::string nested = std::string(100'000, '[') + std::string(100'000, ']');
+  EXPECT_THAT(refused(R"({"files": [{"name": )" + nested + R"(}], "tensors": {}})"),
+              HasSubstr("nested more than 64 deep"));
+  const std::string shard = R"({"name": "step_00000001.shard_0_of_1.h5", "checksum": "0"})";
+  EXPECT_THAT(refused(R"({"files": [)" + shard + ", " + shard + R"(], "tensors": {}})"),
+              HasSubstr("lists 'step_00000001.shard_0_of_1.h5' twice"));
 }
 
 TEST_F(CheckpointFileTest, RejectsEveryTruncation) {

@@ -1,11 +1,14 @@
 #include "framework/io/hdf5.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <hdf5.h>
 #include <sys/resource.h>
 
 #include <csignal>
 #include <cstring>
 #include <filesystem>
+#include <functional>
 #include <numeric>
 #include <random>
 #include <thread>
@@ -19,10 +22,13 @@
 extern "C" const char* __lsan_default_suppressions() { return "leak:libhdf5\n"; }
 #endif
 
+extern "C" std::uint32_t H5_checksum_metadata(const void* bytes, std::size_t size, std::uint32_t start);  // of libhdf5
+
 namespace furlong::hdf5 {
 namespace {
 
 namespace fs = std::filesystem;
+using ::testing::HasSubstr;
 using testing::message_of;
 
 class Hdf5Test : public testing::WithTemporaryFolder {};
@@ -115,8 +121,8 @@ TEST_F(Hdf5Test, RoundTripsAttributesOfEveryKind) {
 TEST_F(Hdf5Test, AppendsRowsAndReadsRanges) {
   AtomicFile created_on_disk(path("a.h5"));
   File created = File::create(created_on_disk);
-  Dataset rows = created.create_dataset("rows", Type::u32, {0, 2},
-                                        {.chunk = {16, 2}, .fletcher32 = true, .deflate = 6, .extendible = true});
+  Dataset rows =
+      created.create_dataset("rows", Type::u32, {0, 2}, {.chunk = {16, 2}, .fletcher32 = true, .extendible = true});
   const auto values = ramp<std::uint32_t>(2 * 100);
   for (std::size_t row = 0; row < 100; row += 10) rows.append(values.data() + 2 * row, 10);
   EXPECT_EQ(rows.shape(), (Shape{100, 2}));
@@ -134,7 +140,132 @@ TEST_F(Hdf5Test, AppendsRowsAndReadsRanges) {
   EXPECT_THROW(dataset.read_rows(90, 101, found.data(), 88), ContractError);
   EXPECT_THROW(dataset.read_rows(0, 30, found.data(), 100), ContractError);
   EXPECT_THROW(dataset.read_block({0, 2}, {1, 1}, found.data(), 4), ContractError);
-  EXPECT_LT(dataset.storage_bytes(), dataset.bytes());
+  EXPECT_EQ(dataset.storage_bytes(), 7u * (16 * 2 * sizeof(std::uint32_t) + 4)) << "chunks and their checksums";
+}
+
+TEST_F(Hdf5Test, LoadsNoPlugins) {
+  mutex();
+  unsigned plugins = ~0U;
+  ASSERT_GE(H5PLget_loading_state(&plugins), 0);
+  EXPECT_EQ(plugins, 0u);
+}
+
+/// Files with structures that Furlong does not write.
+class OlderHdf5Test : public Hdf5Test {
+ protected:
+  /// Creates a file of the format between `low` and 1.10, with whatever `fill` puts into it.
+  std::string created(const std::string& name, H5F_libver_t low, const std::function<void(hid_t)>& fill) const {
+    const hid_t access = H5Pcreate(H5P_FILE_ACCESS);
+    H5Pset_libver_bounds(access, low, H5F_LIBVER_V110);
+    const hid_t file = H5Fcreate(path(name).c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access);
+    EXPECT_GE(file, 0);
+    fill(file);
+    EXPECT_GE(H5Fclose(file), 0);
+    H5Pclose(access);
+    return path(name);
+  }
+  /// Adds a dataset x of eight bytes.
+  static void add_dataset(hid_t file, hid_t creation) {
+    const hsize_t extent = 8;
+    const hid_t space = H5Screate_simple(1, &extent, nullptr);
+    const hid_t dataset = H5Dcreate2(file, "x", H5T_STD_U8LE, space, H5P_DEFAULT, creation, H5P_DEFAULT);
+    EXPECT_GE(H5Dwrite(dataset, H5T_NATIVE_UINT8, H5S_ALL, H5S_ALL, H5P_DEFAULT, "elements"), 0);
+    H5Dclose(dataset);
+    H5Sclose(space);
+  }
+  static std::string elements(const File& file) {
+    std::string found(8, '\0');
+    file.dataset("x").read(found.data(), found.size());
+    return found;
+  }
+};
+
+TEST_F(OlderHdf5Test, ChecksummedFilesHaveTheNewSuperblock) {
+  const std::string older = created("old.h5", H5F_LIBVER_V18, [](hid_t file) { add_dataset(file, H5P_DEFAULT); });
+  EXPECT_EQ(elements(File::open(older)), "elements");
+  EXPECT_THAT(message_of<UserError>([&] { File::open_checksummed(older); }), HasSubstr("superblock version 2"));
+}
+
+TEST_F(OlderHdf5Test, ChecksummedFilesHaveNoHeadersOfVersionOne) {
+  H5O_info_t info{};
+  const std::string older = created("old.h5", H5F_LIBVER_EARLIEST, [&](hid_t file) {
+    const hid_t creation = H5Pcreate(H5P_DATASET_CREATE);
+    H5Pset_layout(creation, H5D_COMPACT);  // the elements are in the header
+    add_dataset(file, creation);
+    H5Pclose(creation);
+    H5Oget_info_by_name2(file, "x", &info, H5O_INFO_BASIC | H5O_INFO_HDR, H5P_DEFAULT);
+  });
+  const std::string header = content(older).substr(info.addr, info.hdr.space.total);
+  const std::string newer = created("new.h5", H5F_LIBVER_V110, [](hid_t file) { add_dataset(file, H5P_DEFAULT); });
+  EXPECT_EQ(elements(File::open_checksummed(newer)), "elements");
+
+  // The link to x gets the address of the other header. The forged file has valid checksums.
+  H5L_info_t link{};
+  const hid_t file = H5Fopen(newer.c_str(), H5F_ACC_RDONLY, H5P_DEFAULT);
+  H5Lget_info(file, "x", &link, H5P_DEFAULT);
+  H5Fclose(file);
+  std::string bytes = content(newer);
+  const auto put = [&](std::size_t place, auto value) { std::memcpy(&bytes[place], &value, sizeof value); };
+  const auto sum = [&](std::size_t begin, std::size_t end) {
+    put(end, H5_checksum_metadata(&bytes[begin], end - begin, 0));
+  };
+  const std::size_t root = 48, root_messages = root + 23;  // its header has times, and one byte for the size
+  const std::size_t root_end = root_messages + static_cast<unsigned char>(bytes[root_messages - 1]);
+  const std::string address(reinterpret_cast<const char*>(&link.u.address), sizeof link.u.address);
+  const std::size_t place = bytes.find(address, root_messages);
+  ASSERT_LT(place, root_end);
+  put(place, std::uint64_t{bytes.size()});
+  sum(root, root_end);
+  put(28, std::uint64_t{bytes.size() + header.size()});  // the end of the file
+  sum(0, 44);
+  const std::string forged = Hdf5Test::file("forged.h5", bytes + header);
+  EXPECT_EQ(elements(File::open(forged)), "elements") << "libhdf5 reads it";
+  const File opened = File::open_checksummed(forged);
+  EXPECT_THAT(message_of<UserError>([&] { opened.dataset("x"); }), HasSubstr("has no checksum"));
+  EXPECT_THAT(message_of<UserError>([&] { opened.members(); }), HasSubstr("has no checksum"));
+}
+
+TEST_F(OlderHdf5Test, ChecksummedFilesHaveNoVirtualDatasets) {
+  const std::string merged = created("merged.h5", H5F_LIBVER_V110, [](hid_t file) {
+    const hsize_t extent = 8;
+    const hid_t creation = H5Pcreate(H5P_DATASET_CREATE), space = H5Screate_simple(1, &extent, nullptr);
+    H5Pset_virtual(creation, space, "other.h5", "x", space);
+    H5Dclose(H5Dcreate2(file, "x", H5T_STD_U8LE, space, H5P_DEFAULT, creation, H5P_DEFAULT));
+    H5Sclose(space);
+    H5Pclose(creation);
+  });
+  EXPECT_THAT(message_of<UserError>([&] { File::open(merged).dataset("x"); }), HasSubstr("in other files"));
+  EXPECT_THAT(message_of<UserError>([&] { File::open_checksummed(merged).dataset("x"); }),
+              HasSubstr("a layout of version 4 and class 3"));
+}
+
+TEST_F(OlderHdf5Test, ChecksummedFilesHaveNoCompressedData) {
+  const std::string packed = created("packed.h5", H5F_LIBVER_V110, [](hid_t file) {
+    const hsize_t chunk = 4;
+    const hid_t creation = H5Pcreate(H5P_DATASET_CREATE);
+    H5Pset_chunk(creation, 1, &chunk);
+    H5Pset_deflate(creation, 6);
+    add_dataset(file, creation);
+    H5Pclose(creation);
+  });
+  EXPECT_EQ(elements(File::open(packed)), "elements");
+  EXPECT_THAT(message_of<UserError>([&] { File::open_checksummed(packed).dataset("x"); }), HasSubstr("has filter 1"));
+}
+
+TEST_F(OlderHdf5Test, ChecksummedFilesHaveNoTextOfVariableLength) {
+  const std::string variable = created("variable.h5", H5F_LIBVER_V110, [](hid_t file) {
+    const hid_t type = H5Tcopy(H5T_C_S1), space = H5Screate(H5S_SCALAR);
+    H5Tset_size(type, H5T_VARIABLE);
+    const hid_t attribute = H5Acreate2(file, "title", type, space, H5P_DEFAULT, H5P_DEFAULT);
+    const char* text = "text";
+    EXPECT_GE(H5Awrite(attribute, type, &text), 0);
+    H5Aclose(attribute);
+    H5Sclose(space);
+    H5Tclose(type);
+  });
+  EXPECT_EQ(File::open(variable).text("title"), "text");
+  EXPECT_THAT(message_of<UserError>([&] { File::open_checksummed(variable).text("title"); }),
+              HasSubstr("attribute 'title' of / is text of variable length, expected fixed length"));
 }
 
 TEST_F(Hdf5Test, ListsMembersAndDatasets) {
