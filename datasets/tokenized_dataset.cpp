@@ -186,6 +186,7 @@ void TokenizedDataset::State::convert(const std::byte* raw, std::uint64_t first,
 }
 
 void TokenizedDataset::State::load(const SplitRanges& split) const {
+  check_stored(tokens);
   std::vector<std::byte> memory(split.size() * width());
   std::size_t offset = 0;
   for (const Range& range : split.ranges) {

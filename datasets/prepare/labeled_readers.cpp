@@ -22,6 +22,7 @@ using Kind = LabeledFormat::Kind;
 
 constexpr std::size_t kMaxRecordBytes = std::size_t{1} << 30;
 constexpr std::size_t kMaxObjectBytes = std::size_t{1} << 26;  // parsing needs many times its size
+constexpr std::size_t kMaxColumns = std::size_t{1} << 20;      // a column takes 32 bytes, also if it is empty
 
 std::string_view trimmed(std::string_view text) {
   while (!text.empty() && std::isspace(static_cast<unsigned char>(text.front())) != 0) text.remove_prefix(1);
@@ -104,7 +105,7 @@ class RecordParser {
   std::optional<Record> parse(std::string_view line, const std::string& place) {
     if (trimmed(line).empty()) return std::nullopt;
     if (kind_ == Kind::jsonl) return parse_object(line, place);
-    values_ = kind_ == Kind::csv ? split_csv(line) : split_tsv(line);
+    values_ = kind_ == Kind::csv ? split_csv(line, place) : split_tsv(line, place);
     const std::vector<std::string>& values = values_;
     if (columns_.empty()) {
       take_header(values, place);
@@ -163,9 +164,15 @@ class RecordParser {
     return std::string(id);
   }
 
-  static std::vector<std::string> split_tsv(std::string_view line) {
+  static void check_columns(std::size_t columns, const std::string& place) {
+    if (columns > kMaxColumns)
+      throw UserError("{}: the record has more than {} columns; check that the file is a table", place, kMaxColumns);
+  }
+
+  static std::vector<std::string> split_tsv(std::string_view line, const std::string& place) {
     std::vector<std::string> values;
     for (std::size_t begin = 0; begin <= line.size();) {
+      check_columns(values.size() + 1, place);
       const std::size_t end = std::min(line.find('\t', begin), line.size());
       values.emplace_back(line.substr(begin, end - begin));
       begin = end + 1;
@@ -173,7 +180,7 @@ class RecordParser {
     return values;
   }
 
-  static std::vector<std::string> split_csv(std::string_view line) {
+  static std::vector<std::string> split_csv(std::string_view line, const std::string& place) {
     std::vector<std::string> values(1);
     CsvQuotes quotes;
     for (const char byte : line) {
@@ -182,6 +189,7 @@ class RecordParser {
           values.back() += byte;
           break;
         case CsvQuotes::Part::separator:
+          check_columns(values.size() + 1, place);
           values.emplace_back();
           break;
         case CsvQuotes::Part::quote:

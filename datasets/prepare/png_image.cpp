@@ -52,6 +52,7 @@ bool decode(Input& input, png_bytep pixels, std::size_t rows, std::size_t row_by
   png_set_read_fn(png, &input, read_bytes);
   png_set_user_limits(png, PNG_UINT_31_MAX, PNG_UINT_31_MAX);  // the caller limits the image's bytes
   png_set_chunk_malloc_max(png, 8 << 20);
+  png_set_chunk_cache_max(png, 1);  // none: libpng would store a thousand texts, each of eight MiB
   png_read_info(png, info);
   if (png_get_valid(png, info, PNG_INFO_tRNS) != 0) png_error(png, "transparent colors");
   png_set_expand(png);  // palettes, and fewer than 8 bits

@@ -116,6 +116,25 @@ TEST_F(TokenStoreTest, ChecksOffsetsAndIdsOnRead) {
   EXPECT_THAT(message_of<UserError>([&] { dataset.read(Split::train, 0, 10); }), HasSubstr("token 16 occurs"));
 }
 
+// A split that fits in memory is loaded when it is first read.
+TEST_F(TokenStoreTest, RejectsTokensThatTheFileDoesNotHold) {
+  constexpr std::uint64_t n = std::uint64_t{1} << 28;
+  Parts parts;
+  parts.documents = {0, n};
+  parts.train = {0, n};
+  parts.validation = parts.test = {};
+  const std::string name = make(parts);
+  const hid_t file = H5Fopen(name.c_str(), H5F_ACC_RDWR, H5P_DEFAULT);
+  const hid_t tokens = H5Dopen2(file, "tokens", H5P_DEFAULT);
+  const hsize_t extent = n;
+  ASSERT_GE(H5Dset_extent(tokens, &extent), 0);
+  H5Dclose(tokens);
+  ASSERT_GE(H5Fclose(file), 0);
+  const TokenizedDataset dataset = TokenizedDataset::open(name);
+  EXPECT_THAT(message_of<UserError>([&] { dataset.read(Split::train, 0, 10); }),
+              HasSubstr("/tokens declares 268435456 bytes but holds"));
+}
+
 TEST_F(TokenStoreTest, RejectsForeignFiles) {
   AtomicFile on_disk(path("foreign.h5"));
   hdf5::File foreign = hdf5::File::create(on_disk);
@@ -223,7 +242,7 @@ TEST_F(TokenStoreTest, RejectsHeadersWithoutChecksums) {
     ASSERT_GE(H5Fclose(file), 0);
     H5Pclose(creation);
     EXPECT_THAT(message_of<UserError>([&] { TokenizedDataset::open(old); }),
-                HasSubstr("headers have no checksums (superblock version 0)"))
+                HasSubstr("not all HDF5 metadata have checksums (superblock version 0)"))
         << "after a user block of " << user_block;
   }
 }

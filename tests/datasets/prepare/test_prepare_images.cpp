@@ -1,6 +1,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <zlib.h>
 
 #include <thread>
 
@@ -218,6 +220,31 @@ TEST_F(PrepareImagesTest, RejectsOtherPngFiles) {
     damaged[place] ^= 0x10;
     EXPECT_NE(refused(damaged), "") << place;
   }
+}
+
+// 400 kB of compressed texts, which nothing uses, would take 400 MB.
+TEST_F(PrepareImagesTest, PngTextsTakeNoMemory) {
+  const std::string spaces(7'000'000, ' ');
+  uLongf size = compressBound(spaces.size());
+  std::string packed(size, '\0');
+  ASSERT_EQ(compress2(reinterpret_cast<Bytef*>(packed.data()), &size, reinterpret_cast<const Bytef*>(spaces.data()),
+                      spaces.size(), 9),
+            Z_OK);
+  const std::string body = "zTXt" + std::string("k\0\0", 3) + packed.substr(0, size);
+  const uLong sum = crc32(0, reinterpret_cast<const Bytef*>(body.data()), static_cast<uInt>(body.size()));
+  const std::string chunk =
+      big_endian(static_cast<std::uint32_t>(body.size() - 4)) + body + big_endian(static_cast<std::uint32_t>(sum));
+  std::string text = testing::png_file({.columns = 2, .rows = 1, .lines = {bytes({1, 2})}});
+  const std::size_t header = 33;
+  for (int i = 0; i < 60; ++i) text.insert(header, chunk);
+  const auto peak_kib = [] {
+    rusage usage{};
+    getrusage(RUSAGE_SELF, &usage);
+    return usage.ru_maxrss;
+  };
+  const long before = peak_kib();
+  EXPECT_EQ(pixels(prepared(options({file("texts.png", text)}))), (Pixels{1, 2}));
+  EXPECT_LT(peak_kib() - before, 64 << 10);
 }
 
 TEST_F(PrepareImagesTest, EveryTruncationIsOneError) {

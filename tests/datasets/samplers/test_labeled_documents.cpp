@@ -107,6 +107,15 @@ TEST_F(LabeledTest, ReadsRecordsAcrossBlocks) {
   EXPECT_THAT(found, ElementsAre("a=first", longer + "=second", "b=first"));
 }
 
+TEST_F(LabeledTest, LimitsColumns) {
+  const std::size_t most = std::size_t{1} << 20;
+  EXPECT_EQ(contents(stored("a\tb" + std::string(most - 2, '\t'), Kind::tsv)), std::vector<std::string>{"a=b"});
+  EXPECT_THAT(refusal("a\tb" + std::string(most - 1, '\t'), Kind::tsv),
+              HasSubstr("input:1: the record has more than 1048576 columns"));
+  EXPECT_THAT(refusal("a,b" + std::string(most - 1, ','), Kind::csv),
+              HasSubstr("input:1: the record has more than 1048576 columns"));
+}
+
 TEST_F(LabeledTest, AssignsLabelNumbers) {
   const TokenizedDataset as_they_come =
       stored("{\"text\": \"a\", \"label\": 7}\n{\"text\": \"b\", \"label\": true}\n{\"text\": \"c\", \"label\": 7}",

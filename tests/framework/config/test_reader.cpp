@@ -201,6 +201,16 @@ TEST_F(ReaderFiles, ResolvesRelativeIncludesAndRejectsCycles) {
   EXPECT_THROW(read("main.yaml"), UserError);
 }
 
+// Each file includes the next one twice, so that the last of eight would be read 128 times.
+TEST_F(ReaderFiles, LimitsIncludedFiles) {
+  for (int i = 1; i < 8; ++i) file(fmt::format("{}.yaml", i), fmt::format("include: [{0}.yaml, {0}.yaml]\n", i + 1));
+  file("8.yaml", "loaves: 7\n");
+  const auto [bakery, reading] = read("3.yaml");
+  EXPECT_EQ(bakery.loaves, 7);
+  EXPECT_EQ(reading.files.size(), 63u);
+  EXPECT_THAT(message_of<UserError>([&] { read("1.yaml"); }), HasSubstr("more than 64 files are included"));
+}
+
 TEST_F(ReaderFiles, ExpandsEnvironmentVariablesInIncludes) {
   ::setenv("FURLONG_TEST_PARTS", (folder_ / "parts").c_str(), 1);
   file("parts/a.yaml", "loaves: 9\n");
