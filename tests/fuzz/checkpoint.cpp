@@ -1,4 +1,5 @@
-// A checkpoint. Checksum and length are recomputed so that mutations pass them.
+// A checkpoint. Checksum and length are recomputed so that mutations pass them; those of HDF5's metadata are not
+// (token_store.cpp).
 #include "framework/io/checkpoint_file.h"
 
 #include <xxhash.h>

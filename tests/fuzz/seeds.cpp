@@ -348,6 +348,10 @@ void texts() {
        "debug: false\n");
   seed("yaml", "anchors",
        "model: &m\n  layers: &n 3\n  blocks:\n    - linear\n    - *n\ntrainer: {store: ~/a, rate: *n}\n");
+  seed("yaml", "includes",
+       "include: [a.yaml, ./b.yaml]\ntrainer: {rate: 2}\n\x1emodel: {layers: 4, place: gpu}\n\x1einclude: c.yaml\n"
+       "trainer: {warmup: 3}\n\x1etrainer:\n  sources:\n    - {dataset: a.h5, weight: 1}\n\x1fmodel.layers=6\x1f"
+       "trainer.lr=.5\x1fmodel.blocks=[linear]");
   seed("yaml", "block", "title: |\n  two\n  lines\ntrainer:\n  store: >-\n    folded\n    text\n");
 }
 

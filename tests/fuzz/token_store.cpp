@@ -1,4 +1,5 @@
-// A tokenized dataset.
+// A tokenized dataset. The checksums of HDF5's metadata are not recomputed: with valid ones, one in 60 datasets or
+// checkpoints with changed bytes crashes libhdf5 1.10.8, which would end the run of this target.
 #include "datasets/tokenized_dataset.h"
 
 #include "tests/fuzz/target.h"
