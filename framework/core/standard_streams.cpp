@@ -35,7 +35,7 @@ int open_again(int descriptor) noexcept {
   return ::open(path.data(), O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
 }
 
-/// Writes to a pipe or a terminal. poll() alone is not enough: a terminal is ready when it has room for one byte, and a
+/// Writes to a pipe or a terminal. poll() alone is not enough: a terminal is ready when one byte fits, and a
 /// longer write then blocks.
 ssize_t write_to_reader(int descriptor, std::string_view text) noexcept {
   const int own = open_again(descriptor);
