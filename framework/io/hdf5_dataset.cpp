@@ -53,7 +53,7 @@ void require_checksums_only(hid_t properties, const std::string& file, const std
     if (filter != H5Z_FILTER_FLETCHER32)
       throw UserError(
           "{}: HDF5 dataset {} has filter {} (1 is deflate), expected none except checksums; rewrite the file with "
-          "h5repack --filter=NONE",
+          "h5repack --low=2 --filter=NONE",
           file, path, filter);
   }
 }

@@ -19,11 +19,11 @@ constexpr std::uint64_t superblock_bytes = 48, undefined_address = ~std::uint64_
 constexpr std::uint64_t has_creation_order = 1 << 2, has_attribute_limits = 1 << 4, has_times = 1 << 5;  // of a header
 constexpr std::uint64_t is_shared = 1 << 1;                                                              // of a message
 
-constexpr std::uint64_t layout_message = 8, continuation_message = 16;
+constexpr std::uint64_t layout_message = 8, attribute_message = 12, continuation_message = 16;
 /// Those of the writer: padding, dataspace, link info, datatype, fill value, link, layout, group info, filters,
-/// attribute, continuation, attribute info.
-constexpr std::array<std::uint64_t, 12> written_messages = {
-    0, 1, 2, 3, 5, 6, layout_message, 10, 11, 12, continuation_message, 21};
+/// attribute, continuation, attribute info; and the number of links, which a second link to an object adds.
+constexpr std::array<std::uint64_t, 13> accepted_messages = {
+    0, 1, 2, 3, 5, 6, layout_message, 10, 11, attribute_message, continuation_message, 21, 22};
 constexpr std::size_t max_messages = 1024;  // a header of the writer has fewer than 50
 
 }  // namespace
@@ -37,7 +37,7 @@ MetadataCheck::MetadataCheck(DescriptorIo& io, std::string path) : io_(&io), pat
   if (const std::uint64_t version = number(base_ + 8, 1); version < 3)
     throw UserError(
         "{}: not all HDF5 metadata have checksums (superblock version {}); expected version 3; rewrite the file with "
-        "h5py.File(..., libver='v110') or h5repack --low=v110",
+        "h5py.File(..., libver='v110') or h5repack --low=2",
         path_, version);
   if (number(base_ + 9, 1) != 8 || number(base_ + 10, 1) != 8) refuse("its addresses do not have 64 bits");
   if (number(base_ + 20, 8) != undefined_address) refuse("its superblock has an extension");
@@ -46,8 +46,8 @@ MetadataCheck::MetadataCheck(DescriptorIo& io, std::string path) : io_(&io), pat
 
 void MetadataCheck::refuse(std::string_view what) const {
   throw UserError(
-      "{}: HDF5 metadata that Furlong does not write: {}; the file is damaged, or another program changed it; copy it "
-      "again, or rewrite it with h5repack --low=v110",
+      "{}: HDF5 metadata that Furlong does not write: {}; the file is damaged, or another program changed it; copy or "
+      "write it again",
       path_, what);
 }
 
@@ -96,9 +96,12 @@ void MetadataCheck::check_object(std::uint64_t address) const {
 }
 
 void MetadataCheck::check_message(std::uint64_t type, std::uint64_t flags, std::uint64_t place) const {
-  if (std::find(written_messages.begin(), written_messages.end(), type) == written_messages.end() ||
+  if (std::find(accepted_messages.begin(), accepted_messages.end(), type) == accepted_messages.end() ||
       (flags & is_shared) != 0)
     refuse(fmt::format("a header has a message of type {} with flags {}", type, flags));
+  // Another object, which is not checked, would have the datatype or dataspace.
+  if (type == attribute_message && (number(place, 1) < 2 || (number(place + 1, 1) & 3) != 0))
+    refuse("an attribute has a named type or shared dataspace");
   if (type != layout_message) return;
   // Earlier versions have an index of chunks without checksums; a virtual dataset has a description without one.
   if (const std::uint64_t version = number(place, 1), kind = number(place + 1, 1); version < 4 || kind > 2)

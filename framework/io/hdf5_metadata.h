@@ -17,7 +17,8 @@ class MetadataCheck {
   /// Throws UserError if they have another form than those that Furlong writes.
   MetadataCheck(DescriptorIo& io, std::string path);
   /// Checks the header of the object at `address`, as H5Lget_info() returns it: version 2, only messages that Furlong
-  /// writes, chunks in an index of the 1.10 format. Throws UserError otherwise.
+  /// writes, chunks in an index of the 1.10 format. Throws UserError otherwise. Attributes in dense storage (more than
+  /// eight of an object) are not checked.
   void check_object(std::uint64_t address) const;
 
  private:

@@ -127,8 +127,10 @@ run() {
   write_sums "$target" "$folder/runs/$target"
   find "$folder/findings" -name "$target.*" -empty -delete  # of confined child processes, whose crashes are expected
   artifact=$(sed -n 's/^.*Test unit written to //p' "$log" | tail -n 1)
-  if [[ $artifact == *.timeout-* ]] && "$folder/bin/fuzz_$target" "${options[@]}" "$artifact" >/dev/null 2>&1 9>&-; then
-    rm "$artifact"  # the time limit is wall time, and the machine was busy
+  # The time limit is wall time, and the machine may have been busy. Ctrl-C must not end this check (setsid).
+  if [[ $artifact == *.timeout-* ]] &&
+    setsid "$folder/bin/fuzz_$target" "${options[@]}" "$artifact" >>"$log" 2>&1 9>&-; then
+    rm "$artifact"
     artifact= status=0 outcome='clean, slow once'
   fi
   if [[ -s $artifact ]] || (( status != 0 && !stopped )); then

@@ -252,6 +252,30 @@ TEST_F(OlderHdf5Test, ChecksummedFilesHaveNoCompressedData) {
   EXPECT_THAT(message_of<UserError>([&] { File::open_checksummed(packed).dataset("x"); }), HasSubstr("has filter 1"));
 }
 
+TEST_F(OlderHdf5Test, ChecksummedFilesHaveNoNamedTypes) {
+  const std::string named = created("named.h5", H5F_LIBVER_V110, [](hid_t file) {
+    add_dataset(file, H5P_DEFAULT);
+    const hid_t type = H5Tcopy(H5T_STD_U8LE), space = H5Screate(H5S_SCALAR);
+    EXPECT_GE(H5Tcommit2(file, "type", type, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT), 0);
+    const hid_t attribute = H5Acreate_by_name(file, "x", "note", type, space, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
+    EXPECT_GE(attribute, 0);
+    H5Aclose(attribute);
+    H5Sclose(space);
+    H5Tclose(type);
+  });
+  EXPECT_EQ(elements(File::open(named)), "elements");
+  const File opened = File::open_checksummed(named);
+  EXPECT_THAT(message_of<UserError>([&] { opened.dataset("x"); }), HasSubstr("an attribute has a named type"));
+}
+
+TEST_F(OlderHdf5Test, ChecksummedFilesMayHaveASecondLink) {
+  const std::string linked = created("linked.h5", H5F_LIBVER_V110, [](hid_t file) {
+    add_dataset(file, H5P_DEFAULT);
+    EXPECT_GE(H5Lcreate_hard(file, "x", file, "y", H5P_DEFAULT, H5P_DEFAULT), 0);
+  });
+  EXPECT_EQ(elements(File::open_checksummed(linked)), "elements");
+}
+
 TEST_F(OlderHdf5Test, ChecksummedFilesHaveNoTextOfVariableLength) {
   const std::string variable = created("variable.h5", H5F_LIBVER_V110, [](hid_t file) {
     const hid_t type = H5Tcopy(H5T_C_S1), space = H5Screate(H5S_SCALAR);
