@@ -159,7 +159,7 @@ void add_bench_comm(Command bench) {
   command.footer(bench_comm_footer);
   command.examples({
       "furlong launch --processes 2 bench comm --bytes 64KiB,25MB",
-      "furlong launch --processes 2 bench comm --config configs/quickstart.yaml --set data.batch_size=2 --json-file comm.json",
+      "furlong launch --processes 2 bench comm --config configs/quickstart.yaml --set data.batch_size=2 --steps 20",
   });
   const auto options = std::make_shared<BenchCommArguments>();
   command.add_option("--bytes", options->bench.bytes, "Sizes, with or without a unit: 64KiB, 25MB")
