@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -14,6 +13,7 @@
 #include "cli/common_options.h"
 #include "cli/json_output.h"
 #include "cli/prepare_tasks.h"
+#include "cli/text_output.h"
 #include "evaluation/bench/bench_lra.h"
 #include "evaluation/bench/lra_tasks.h"
 #include "framework/core/machine.h"
@@ -41,20 +41,20 @@ std::string task_cell(const Row& row) {
   return row.stand_in.empty() ? row.task : fmt::format("{} ({})", row.task, row.stand_in);
 }
 
-void print_head(std::size_t width) {
-  fmt::print("{:<{}}{:<17}{:>9}{:>16}{:>10}{:>10}{:>12}{:>9}{:>10}{:>12}\n", "task", width, "mechanism", "accuracy",
-             "95% interval", "baseline", "published", "tokens", "seconds", "peak MiB", "parameters");
+std::string head_text(std::size_t width) {
+  return fmt::format("{:<{}}{:<17}{:>9}{:>16}{:>10}{:>10}{:>12}{:>9}{:>10}{:>12}\n", "task", width, "mechanism",
+                     "accuracy", "95% interval", "baseline", "published", "tokens", "seconds", "peak MiB",
+                     "parameters");
 }
 
-void print(const LraResult& result, std::size_t width) {
+std::string row_text(const LraResult& result, std::size_t width) {
   const auto percent = [](double share) { return fmt::format("{:.2f}", 100 * share); };
   const Metric& accuracy = result.accuracy;
-  fmt::print("{:<{}}{:<17}{:>9}{:>16}{:>10}{:>10}{:>12}{:>9.0f}{:>10.1f}{:>12}\n", task_cell(result), width,
-             result.mechanism, percent(accuracy.value),
-             std::isfinite(accuracy.low) ? percent(accuracy.low) + " - " + percent(accuracy.high) : "-",
-             percent(result.baseline), result.published ? percent(*result.published) : "-", result.tokens,
-             result.seconds, static_cast<double>(result.peak_bytes) / (1 << 20), result.parameters);
-  std::fflush(stdout);
+  return fmt::format("{:<{}}{:<17}{:>9}{:>16}{:>10}{:>10}{:>12}{:>9.0f}{:>10.1f}{:>12}\n", task_cell(result), width,
+                     result.mechanism, percent(accuracy.value),
+                     std::isfinite(accuracy.low) ? percent(accuracy.low) + " - " + percent(accuracy.high) : "-",
+                     percent(result.baseline), result.published ? percent(*result.published) : "-", result.tokens,
+                     result.seconds, static_cast<double>(result.peak_bytes) / (1 << 20), result.parameters);
 }
 
 Json as_json(const LraResult& result) {
@@ -77,8 +77,8 @@ Json as_json(const LraResult& result) {
       {"peak_bytes", result.peak_bytes}};
 }
 
-/// Prints published accuracies of tasks whose rows have none, since they are of other data.
-void print_not_comparable(const std::vector<LraRun>& runs) {
+/// Returns published accuracies of tasks whose rows have none, since they are of other data.
+std::string not_comparable_text(const std::vector<LraRun>& runs) {
   std::map<std::string, std::string> by_task;
   for (const LraRun& one : runs) {
     const std::optional<double> published = published_accuracy(one.task, one.mechanism);
@@ -86,8 +86,11 @@ void print_not_comparable(const std::vector<LraRun>& runs) {
     std::string& text = by_task[one.task];
     text += fmt::format("{}{} {:.2f}", text.empty() ? "" : ", ", one.mechanism, 100 * *published);
   }
+  std::string lines;
   for (const auto& [task, text] : by_task)
-    fmt::print("Published for {} with other data, lengths or numbers of samples, so not comparable: {}.\n", task, text);
+    lines += fmt::format("Published for {} with other data, lengths or numbers of samples, so not comparable: {}.\n",
+                         task, text);
+  return lines;
 }
 
 int run(const BenchLraArguments& arguments) {
@@ -108,22 +111,24 @@ int run(const BenchLraArguments& arguments) {
     has_stand_in = has_stand_in || !one.stand_in.empty();
   }
   LraBaselines baselines;
+  bool printed = true;
   for (const LraRun& one : runs) {
     const LraResult result = bench_lra(one, arguments.lra, baselines);
     if (result.interrupted) {
-      fmt::print("stopped by a signal, saved in {}\nrun the same command again to resume\n",
-                 result.run_directory.string());
+      print_message(fmt::format("stopped by a signal, saved in {}\nrun the same command again to resume\n",
+                                result.run_directory.string()));
       return 3;
     }
-    if (results.empty()) print_head(width);
-    print(result, width);
+    const std::string head = results.empty() ? head_text(width) : "";
     results.push_back(as_json(result));
     if (!arguments.json.empty()) write_file_atomically(arguments.json, json_text(object));
+    printed = print_message(head + row_text(result, width)) && printed;
   }
-  fmt::print(
-      "Accuracy in percent, on the test split. Published: Tay et al. 2020, Table 1; docs/lra.md lists differences.\n");
-  print_not_comparable(runs);
-  if (has_stand_in) fmt::print("In parentheses: other data that stand in for the task's.\n");
+  const std::string notes =
+      "Accuracy in percent, on the test split. Published: Tay et al. 2020, Table 1; docs/lra.md lists differences.\n" +
+      not_comparable_text(runs) + (has_stand_in ? "In parentheses: other data that stand in for the task's.\n" : "");
+  printed = print_message(notes) && printed;
+  if (!printed && arguments.json.empty()) throw_lost_table();
   return 0;
 }
 

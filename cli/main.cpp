@@ -179,7 +179,7 @@ int main(int argc, char** argv) {
     report_lost_messages();
     return status;
   }
-  // Results that were not written are an error. Those of training are files: print_message() is not for results.
+  // Results that were not written are an error. Those of training are files; sweep and bench lra check their tables.
   if (std::fflush(stdout) != 0 || std::ferror(stdout)) {
     const int failure = report(fmt::format("cannot write to standard output: {}", std::strerror(errno)), 1);
     if (status == 0) status = failure;

@@ -160,7 +160,8 @@ void probe_json(const std::string& path) {
 }
 
 /// Prints one table over all runs, the lowest validation loss first, and one of means over seeds. Writes both as JSON.
-void write_results(const std::vector<SweepRun>& runs, const std::vector<SweepOutcome>& outcomes,
+/// Returns false if neither standard output nor a file has them.
+bool write_results(const std::vector<SweepRun>& runs, const std::vector<SweepOutcome>& outcomes,
                    const SweepArguments& options) {
   std::vector<Row> rows;
   for (std::size_t i = 0; i < runs.size(); ++i) rows.push_back(row_of(runs[i], outcomes[i]));
@@ -188,8 +189,9 @@ void write_results(const std::vector<SweepRun>& runs, const std::vector<SweepOut
                                {"deviation", group.deviation()}});
   }
   if (!means.empty()) tables += "\n" + table_text(means, {"best, over seeds", "seeds", "mean", "deviation"});
-  print_message(tables);
+  const bool printed = print_message(tables);
   if (!options.json.empty()) write_json(options.json, object);
+  return printed || !options.json.empty();
 }
 
 void print_plan(const std::vector<SweepRun>& runs) {
@@ -211,15 +213,18 @@ int run_one(const std::vector<SweepRun>& runs, const SweepArguments& options) {
   if (result.is_first) {
     std::vector<SweepOutcome> outcomes(runs.size());
     outcomes[index].state = result.interrupted ? State::interrupted : State::finished;
-    write_results(runs, outcomes, options);
-    if (result.interrupted) print_message(resume_hint);
+    const bool written = write_results(runs, outcomes, options);
+    if (result.interrupted)
+      print_message(resume_hint);
+    else if (!written)
+      throw_lost_table();
   }
   return result.interrupted ? 3 : 0;
 }
 
 int run_all(const std::vector<SweepRun>& runs, const SweepArguments& options) {
   const std::vector<SweepOutcome> outcomes = run_sweep(runs);
-  write_results(runs, outcomes, options);
+  const bool written = write_results(runs, outcomes, options);
   if (std::any_of(outcomes.begin(), outcomes.end(), [](const SweepOutcome& one) {
         return one.state == State::interrupted || one.state == State::not_run;
       })) {
@@ -233,6 +238,7 @@ int run_all(const std::vector<SweepRun>& runs, const SweepArguments& options) {
     failed.push_back(runs[i].name);
     if (status == 0) status = outcomes[i].exit_status;
   }
+  if (failed.empty() && !written) throw_lost_table();
   if (failed.empty()) return 0;
   const std::string message =
       fmt::format("{} of {} runs failed: {}", failed.size(), runs.size(), config::join(failed, ", "));

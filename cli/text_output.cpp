@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "framework/core/error.h"
 #include "framework/core/printable.h"
 #include "framework/core/standard_streams.h"
 
@@ -38,8 +39,13 @@ std::string terminal_text(std::string_view text) {
   return shown;
 }
 
-void print_message(const std::string& text) {
-  write_message(STDOUT_FILENO, isatty(STDOUT_FILENO) != 0 ? terminal_text(text) : text);
+bool print_message(const std::string& text) {
+  return write_message(STDOUT_FILENO, isatty(STDOUT_FILENO) != 0 ? terminal_text(text) : text);
+}
+
+void throw_lost_table() {
+  throw MachineError(
+      "cannot write the table to standard output; all runs are saved: repeat the command, or pass --json-file");
 }
 
 TextOutput::TextOutput() : terminal_(isatty(STDOUT_FILENO) != 0) {}

@@ -20,9 +20,12 @@ class TextOutput {
   std::string partial_character_;  ///< bytes of an incomplete character
 };
 
-/// Prints text of a command whose results are files. If nobody reads it, it is lost, and the command continues with the
-/// same exit status (write_message()).
-void print_message(const std::string& text);
+/// Prints text of a command that trains. If nobody reads it, it is lost, and the command continues (write_message()).
+/// Returns whether it was written: text that no file has must not be lost with status 0.
+bool print_message(const std::string& text);
+
+/// Throws the MachineError of a table of finished runs that print_message() could not write and no file has.
+[[noreturn]] void throw_lost_table();
 
 /// Returns `text` as a terminal shows it.
 std::string terminal_text(std::string_view text);

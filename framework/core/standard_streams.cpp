@@ -87,11 +87,12 @@ void continue_without_readers() noexcept {
   needs_readers = false;
 }
 
-void write_message(int descriptor, std::string_view text) noexcept {
+bool write_message(int descriptor, std::string_view text) noexcept {
   const milliseconds patience = needs_readers ? forever : milliseconds{lost_the_last ? 0 : 1000};
   const bool written = write_patiently(descriptor, text, patience);
   lost_the_last = !written;
   if (!written && text.ends_with('\n')) ++lost;
+  return written;
 }
 
 std::int64_t lost_messages() noexcept { return lost; }

@@ -21,8 +21,8 @@ bool write_patiently(int descriptor, std::string_view text, std::chrono::millise
 void continue_without_readers() noexcept;
 
 /// Writes a message to standard output or standard error. Waits for a paused reader, except after
-/// continue_without_readers(). Ignores errors.
-void write_message(int descriptor, std::string_view text) noexcept;
+/// continue_without_readers(). Ignores errors. Returns whether all of it was written.
+bool write_message(int descriptor, std::string_view text) noexcept;
 
 /// Returns the number of messages of whole lines that write_message() could not write. Redrawn progress is no line.
 std::int64_t lost_messages() noexcept;

@@ -6,6 +6,7 @@
 
 #include "tests/cli/page_example.h"
 #include "tests/cli/program.h"
+#include "tests/unread_output.h"
 
 namespace furlong {
 namespace {
@@ -159,6 +160,21 @@ TEST_F(LraProgramTest, WritesJsonAfterEachRow) {
   const Json results = Json::parse(content(path("a")))["results"];
   ASSERT_EQ(results.size(), 1u);
   EXPECT_EQ(results[0]["task"], "listops");
+}
+
+TEST_F(LraProgramTest, ContinuesWithPausedReader) {
+  prepare_listops();
+  const testing::UnreadOutput output(testing::UnreadOutput::pipe);
+  output.fill();
+  const testing::Streams streams{.out = output.writer()};
+  std::vector<std::string> arguments = bench({"--tasks", "listops", "--mechanisms", "elu1,softmax"});
+  const Finished lost = testing::Program(folder_, arguments, streams).end_in_time();
+  EXPECT_EQ(lost.status, 1);
+  EXPECT_THAT(lost.err, HasSubstr("error: cannot write the table to standard output; all runs are saved"));
+  arguments.insert(arguments.end(), {"--json-file", path("a")});
+  const Finished kept = testing::Program(folder_, arguments, streams).end_in_time();
+  EXPECT_EQ(kept.status, 0) << kept.err;
+  EXPECT_EQ(Json::parse(content(path("a")))["results"].size(), 2u);
 }
 
 TEST_F(LraProgramTest, ConfigsAndDatasetsAreCheckedBeforeTraining) {

@@ -113,6 +113,24 @@ TEST_F(SweepProgramTest, TrainsAllRunsOnceAndPrintsOneTable) {
   EXPECT_EQ(metrics(name), unchanged);
 }
 
+// Nothing but standard output has the table, unless it is also a file.
+TEST_F(SweepProgramTest, LostTableIsAnErrorWithoutFile) {
+  sweep("list: [{seed: 1}, {seed: 2}]\n");
+  const int full = open("/dev/full", O_WRONLY | O_CLOEXEC);
+  for (const std::vector<std::string>& selected : {std::vector<std::string>{}, {"--index", "1"}}) {
+    std::vector<std::string> arguments{"sweep", path("sweep.yaml")};
+    arguments.insert(arguments.end(), selected.begin(), selected.end());
+    const Finished lost = testing::Program(folder_, arguments, {.out = full}).wait();
+    EXPECT_EQ(lost.status, 1);
+    EXPECT_THAT(lost.err, HasSubstr("error: cannot write the table to standard output; all runs are saved"));
+    arguments.insert(arguments.end(), {"--json-file", path("table.json")});
+    const Finished kept = testing::Program(folder_, arguments, {.out = full}).wait();
+    EXPECT_EQ(kept.status, 0) << kept.err;
+    EXPECT_EQ(table().size(), 2u);
+  }
+  close(full);
+}
+
 TEST_F(SweepProgramTest, ListsRunsWithoutTraining) {
   sweep("grid: {seed: [7, 8], schedule.name: [linear]}\n");
   const Finished done = furlong({"sweep", path("sweep.yaml"), "--dry-run"});
