@@ -33,6 +33,9 @@ constexpr int kUserError = 2;        // exit status of a rank that has reported 
 constexpr int kInterrupted = 128 + SIGINT;
 // Time to wait for output from processes that still hold a pipe after all ranks have ended.
 constexpr std::chrono::seconds kLastWords{1};
+// Time to wait after that for a reader that takes nothing. Longer than for a message (write_message()): the reader of a
+// job that has ended delays nothing.
+constexpr std::chrono::seconds kReaderPatience{3};
 
 Moment after(double seconds) {
   return steady_clock::now() + std::chrono::duration_cast<steady_clock::duration>(Seconds(seconds));
@@ -269,29 +272,38 @@ class Launch {
       }
       std::erase_if(rank.streams, [](const RelayedStream& stream) { return !stream.pipe; });
     }
-    output_.write_some();
+    if (output_.write_some() || output_.empty()) last_taken_ = steady_clock::now();
     return moved;
   }
 
-  /// Relays the remaining output after all ranks have ended. SIGINT, SIGTERM or SIGHUP ends the wait for a paused
-  /// reader.
+  /// Relays the remaining output after all ranks have ended, and discards what the reader does not take.
   void finish_output() {
     gave_up_ = interrupted_twice_;
-    if (gave_up_) return;
+    if (!gave_up_) relay_last_words();
+    end_streams();
+    output_.discard();
+  }
+
+  void end_streams() {
+    for (Rank& rank : ranks_) {
+      for (RelayedStream& stream : rank.streams) stream.lines.finish(output_.lines());
+      rank.streams.clear();
+    }
+  }
+
+  /// A signal or kReaderPatience ends the wait for a paused reader.
+  void relay_last_words() {
+    last_taken_ = steady_clock::now();
     deadline_ = after(static_cast<double>(kLastWords.count()));
     const auto open = [&] {
       return std::any_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return !rank.streams.empty(); });
     };
     while (!gave_up_ && (open() || !output_.empty())) {
       if (relay() || output_.full()) deadline_ = after(static_cast<double>(kLastWords.count()));
-      if (open() && !output_.full() && steady_clock::now() >= *deadline_) {
-        for (Rank& rank : ranks_) {
-          for (RelayedStream& stream : rank.streams) stream.lines.finish(output_.lines());
-          rank.streams.clear();
-        }
-      }
+      if (open() && !output_.full() && steady_clock::now() >= *deadline_) end_streams();
       if (!open()) deadline_.reset();
       if (!open() && output_.empty()) return;
+      if (!output_.empty() && steady_clock::now() >= last_taken_ + kReaderPatience) gave_up_ = true;
       wait_for_events();
       while (const int signal = signals_.next()) {
         gave_up_ = gave_up_ || signal == SIGINT || signal == SIGTERM || signal == SIGHUP;
@@ -371,6 +383,7 @@ class Launch {
   bool limits_fault_ = false;  ///< deadline_ follows a failure, or only stopped ranks; false: an exit with status 3
   std::vector<int> forwarded_;
   bool interrupted_ = false, interrupted_twice_ = false;
+  Moment last_taken_;     ///< last time when the reader took lines or none waited
   bool gave_up_ = false;  ///< true: a paused reader is no longer waited for
 };
 

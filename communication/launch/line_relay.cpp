@@ -38,7 +38,7 @@ bool LineQueue::ready() const {
   return poll(&watched, 1, 0) > 0;
 }
 
-void LineQueue::write_some() {
+bool LineQueue::write_some() {
   std::size_t written = 0;
   while (written < waiting_.size()) {
     const std::string_view rest = std::string_view(waiting_).substr(written);
@@ -51,10 +51,18 @@ void LineQueue::write_some() {
     } else if (count < 0 && (errno == EAGAIN || errno == EINTR)) {
       break;
     } else {
-      written = waiting_.size();
+      waiting_.erase(0, written);
+      discard();
+      return written > 0;
     }
   }
   waiting_.erase(0, written);
+  return written > 0;
+}
+
+void LineQueue::discard() {
+  add_lost_messages(std::count(waiting_.begin(), waiting_.end(), '\n'));
+  waiting_.clear();
 }
 
 }  // namespace furlong

@@ -36,8 +36,11 @@ class LineQueue {
   /// Returns true if the reader takes at least one byte.
   bool ready() const;
   /// Writes as much as possible without blocking. Writes whole lines, so that output of others does not interrupt them
-  /// (except lines longer than PIPE_BUF). Discards all lines if the reader is gone.
-  void write_some();
+  /// (except lines longer than PIPE_BUF). Discards all lines if the reader is gone. Returns true if the reader took
+  /// some.
+  bool write_some();
+  /// Removes all lines and counts them as lost messages.
+  void discard();
 
  private:
   int descriptor_;

@@ -114,4 +114,6 @@ bool write_message(int descriptor, std::string_view text) noexcept {
 
 std::int64_t lost_messages() noexcept { return lost; }
 
+void add_lost_messages(std::int64_t count) noexcept { lost += count; }
+
 }  // namespace furlong

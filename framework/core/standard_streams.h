@@ -28,4 +28,7 @@ bool write_message(int descriptor, std::string_view text) noexcept;
 /// Returns the number of messages of whole lines that write_message() could not write. Redrawn progress is no line.
 std::int64_t lost_messages() noexcept;
 
+/// Counts lines that others could not write.
+void add_lost_messages(std::int64_t count) noexcept;
+
 }  // namespace furlong

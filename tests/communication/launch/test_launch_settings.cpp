@@ -12,6 +12,7 @@
 #include "communication/launch/core_split.h"
 #include "communication/launch/line_relay.h"
 #include "framework/core/error.h"
+#include "framework/core/standard_streams.h"
 #include "tests/temporary_folder.h"
 
 namespace furlong {
@@ -110,12 +111,16 @@ TEST(LineQueue, WritesWholeLinesAndNeverBlocks) {
   EXPECT_EQ(read(ends[0], taken.data(), written), static_cast<ssize_t>(written));
   EXPECT_TRUE(queue.ready());
   EXPECT_FALSE(queue.full());
+  const std::int64_t lines = static_cast<std::int64_t>(queue.lines().size() / line.size()) + 2;
   queue.lines().resize(1 << 20, 'm');
   EXPECT_TRUE(queue.full());
   signal(SIGPIPE, SIG_IGN);
   close(ends[0]);
-  queue.write_some();
+  queue.lines() += "\nlast\n";
+  const std::int64_t lost = lost_messages();
+  EXPECT_FALSE(queue.write_some());
   EXPECT_TRUE(queue.empty()) << "lines must be dropped without a reader";
+  EXPECT_EQ(lost_messages(), lost + lines);
   signal(SIGPIPE, SIG_DFL);
   close(ends[1]);
 }

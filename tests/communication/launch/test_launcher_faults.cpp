@@ -143,6 +143,15 @@ TEST(LauncherFaults, IgnoresOutputOfProcessesOutsideTheGroup) {
   EXPECT_THAT(rank_lines_of(ended), ElementsAre("[rank 1] last words"));
 }
 
+TEST(LauncherFaults, EndsWithAPausedReader) {
+  const testing::UnreadOutput output(testing::UnreadOutput::pipe);
+  output.fill();
+  Launcher launcher(2, "[ $RANK = 0 ] || echo words; exit 3", 15, {{}, {}, output.writer()});
+  const Ended ended = launcher.wait();
+  EXPECT_EQ(ended.status, 3);
+  EXPECT_LT(ended.seconds, 12);
+}
+
 TEST(LauncherSignals, ForwardedOnceToEveryRank) {
   const char* script =
       "for s in TERM INT USR1 HUP; do trap \"echo $s >> $D/got.$RANK\" $s; done; echo $$ > $D/pid.$RANK; " AWAIT(
