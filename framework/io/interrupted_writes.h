@@ -1,5 +1,7 @@
 #pragma once
 // Removal of partial files and new directories when a signal ends the program.
+#include <array>
+#include <csignal>
 #include <string>
 
 namespace furlong {
@@ -10,11 +12,26 @@ namespace furlong {
 /// (StopRequests) take precedence.
 void end_cleanly_on_signals();
 
+/// While this object exists, SIGTERM, SIGINT and SIGHUP wait, whichever thread receives them; the destructor delivers
+/// them. Create it from one thread at a time.
+class DelayedSignals {
+ public:
+  DelayedSignals();
+  ~DelayedSignals();
+  DelayedSignals(const DelayedSignals&) = delete;
+  DelayedSignals& operator=(const DelayedSignals&) = delete;
+
+ private:
+  std::array<struct sigaction, 3> before_{};
+};
+
 namespace detail {
 
-/// Registers a partial file or a new directory. Returns the slot for release_partial(), or -1 without registration if
-/// the table is full.
+/// Registers a partial file, which may not exist yet. Returns the slot for release_partial(), or -1 without
+/// registration if the table is full.
 int register_partial(const std::string& path);
+/// The same for a directory that this process has created.
+int register_directory(const std::string& path);
 void release_partial(int slot);
 
 }  // namespace detail

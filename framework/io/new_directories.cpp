@@ -24,13 +24,12 @@ void NewDirectories::create(const fs::path& path) {
   if (fs::is_directory(path, ignored)) return;
   const fs::path parent = path.parent_path();
   if (!parent.empty() && parent != path) create(parent);
-  const int slot = detail::register_partial(fs::absolute(path, ignored).string());
+  const DelayedSignals delayed;  // a new directory is registered before a signal ends the program
   if (::mkdir(path.c_str(), 0777) == 0) {
-    created_.push_back({path, slot});
+    created_.push_back({path, detail::register_directory(fs::absolute(path, ignored).string())});
     return;
   }
   const int error = errno;
-  detail::release_partial(slot);
   if (error == EEXIST && fs::is_directory(path, ignored)) return;  // by another process, or "PARENT/"
   throw_file_error(path, "create the directory", error == EEXIST ? ENOTDIR : error);
 }

@@ -1,12 +1,31 @@
 #include "framework/io/new_directories.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
+#include <cerrno>
+#include <csignal>
+#include <cstdlib>
 #include <fstream>
 
 #include "framework/core/error.h"
+#include "framework/io/interrupted_writes.h"
+#include "tests/communication/child_processes.h"
 #include "tests/temporary_folder.h"
+
+// Overrides the C library's function, to send a signal while a directory is created.
+static bool signals_at_mkdir = false;
+extern "C" int mkdir(const char* path, mode_t mode) noexcept {
+  const int status = static_cast<int>(syscall(SYS_mkdirat, AT_FDCWD, path, mode));
+  const int error = errno;
+  if (signals_at_mkdir) raise(SIGTERM);
+  errno = error;
+  return status;
+}
 
 namespace furlong {
 namespace {
@@ -46,6 +65,27 @@ TEST_F(NewDirectoriesTest, ReportsUnusablePathsAsUserErrors) {
   }
   NewDirectories made;
   EXPECT_THROW(made.create(""), UserError);
+}
+
+TEST_F(NewDirectoriesTest, SignalRemovesItsDirectoriesAndNoFile) {
+  file("file", "text");
+  for (const char* name : {"file", "new/inner"}) {
+    const pid_t child = testing::fork_without_team();
+    if (child == 0) {
+      std::signal(SIGTERM, SIG_DFL);
+      end_cleanly_on_signals();
+      NewDirectories made;
+      if (std::string(name) != "file") made.create(folder_ / "new");
+      signals_at_mkdir = true;
+      made.create(path(name));
+      std::_Exit(0);
+    }
+    int status = 0;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    EXPECT_EQ(testing::exit_status(status), 3) << name;
+    EXPECT_FALSE(fs::exists(folder_ / "new"));
+  }
+  EXPECT_EQ(content(path("file")), "text");
 }
 
 }  // namespace
