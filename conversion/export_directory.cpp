@@ -7,6 +7,7 @@
 #include "conversion/performer_directory.h"
 #include "conversion/transformers_model.h"
 #include "framework/core/error.h"
+#include "framework/io/interrupted_writes.h"
 
 namespace furlong {
 namespace {
@@ -67,6 +68,7 @@ void ExportDirectory::add_config(std::string_view text) {
 }
 
 std::vector<std::string> ExportDirectory::commit() {
+  const DelayedSignals delayed;  // the earlier model must not be gone without the new one
   std::vector<std::string> removed;
   if (holds_model_) {
     // From here on the earlier model is incomplete and cannot be loaded. A symbolic link stays, because config_
@@ -76,14 +78,20 @@ std::vector<std::string> ExportDirectory::commit() {
     if (!missing) remove_file(earlier);
   }
   weights_->finish();
-  if (holds_model_) removed = remove_earlier();
   for (const auto& file : files_) file->commit();
+  if (holds_model_) removed = remove_earlier();
   config_->commit();
   return removed;
 }
 
 bool ExportDirectory::adds(const std::string& name) const {
-  return std::any_of(files_.begin(), files_.end(), [&](const auto& file) { return file->path() == path_ / name; });
+  // A symbolic link can give a new file the name of an earlier one.
+  const auto is_it = [&](const fs::path& path) {
+    std::error_code missing;
+    return path == path_ / name || fs::equivalent(path, path_ / name, missing);
+  };
+  return is_it(path_ / weights_name) ||
+         std::any_of(files_.begin(), files_.end(), [&](const auto& file) { return is_it(file->path()); });
 }
 
 std::vector<std::string> ExportDirectory::remove_earlier() const {

@@ -1,13 +1,27 @@
 // The files of furlong export appear together, and replace others only if asked.
 #include "conversion/export_directory.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
+#include <csignal>
+#include <cstdlib>
 #include <map>
 
 #include "conversion/export.h"
+#include "tests/communication/child_processes.h"
 #include "tests/conversion/tiny_models.h"
 #include "tests/temporary_folder.h"
+#include "trainers/train/signals.h"
+
+// Overrides the C library's function, to send signals while a file gets its name.
+static int signals_at_rename = 0;
+extern "C" int rename(const char* from, const char* to) noexcept {
+  for (int i = 0; i < signals_at_rename; ++i) raise(SIGINT);
+  return static_cast<int>(syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0));
+}
 
 namespace furlong {
 namespace {
@@ -24,6 +38,12 @@ class ExportDirectoryTest : public WithTemporaryFolder {
     ExportOptions options;
     options.overwrite = overwrite;
     export_model(source, path("out"), options);
+  }
+  /// Writes the files of a model without tensors, all of them before commit().
+  static void fill(ExportDirectory& directory) {
+    directory.add_weights({}).flush();
+    directory.add("vocab.txt", "new");
+    directory.add_config("{}");
   }
   std::map<std::string, std::string> files() const {
     std::map<std::string, std::string> found;
@@ -85,6 +105,45 @@ TEST_F(ExportDirectoryTest, FollowsASymbolicLinkOfTheConfig) {
   exported(tiny_bert(), true);
   EXPECT_EQ(Json::parse(content(path("out/config.json"))).at("model_type"), "bert");
   EXPECT_TRUE(fs::is_symlink(path("out/config.json")));
+}
+
+TEST_F(ExportDirectoryTest, KeepsNewFilesThatLinksGiveAnEarlierName) {
+  exported(tiny_gpt2());
+  const fs::path shard = path("out/model-00001-of-00001.safetensors");
+  fs::rename(path("out/model.safetensors"), shard);
+  fs::create_symlink(shard.filename(), path("out/model.safetensors"));
+  file("out/merges.txt", "of the earlier model");
+  fs::remove(path("out/vocab.txt"));
+  fs::create_symlink("merges.txt", path("out/vocab.txt"));
+  file("out/model-00001-of-00002.safetensors", "of the earlier model");
+  {
+    ExportDirectory directory(path("out"), true);
+    fill(directory);
+    EXPECT_THAT(directory.commit(), ::testing::Contains("model-00001-of-00002.safetensors"));
+  }
+  EXPECT_TRUE(fs::is_symlink(path("out/model.safetensors")));
+  ASSERT_TRUE(fs::exists(shard));
+  EXPECT_EQ(content(path("out/vocab.txt")), "new");
+  EXPECT_FALSE(fs::exists(path("out/model-00001-of-00002.safetensors")));
+}
+
+TEST_F(ExportDirectoryTest, SecondInterruptWaitsForCommit) {
+  exported(tiny_gpt2());
+  const pid_t child = fork_without_team();
+  if (child == 0) {
+    std::signal(SIGINT, SIG_DFL);
+    ExportDirectory directory(path("out"), true);
+    fill(directory);
+    const StopRequests stop_requests;
+    signals_at_rename = 2;
+    directory.commit();
+    std::_Exit(stop_requests.received() ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(exit_status(status), 0);
+  EXPECT_EQ(content(path("out/config.json")), "{}");
+  EXPECT_EQ(content(path("out/vocab.txt")), "new");
 }
 
 }  // namespace
