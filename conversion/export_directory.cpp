@@ -77,10 +77,24 @@ std::vector<std::string> ExportDirectory::commit() {
     const fs::path earlier = fs::canonical(path_ / config_name, missing);
     if (!missing) remove_file(earlier);
   }
-  weights_->finish();
-  for (const auto& file : files_) file->commit();
-  if (holds_model_) removed = remove_earlier();
-  config_->commit();
+  std::vector<fs::path> named;
+  try {
+    weights_->finish();
+    named.push_back(path_ / weights_name);
+    for (const auto& file : files_) {
+      file->commit();
+      named.push_back(file->path());
+    }
+    if (holds_model_) removed = remove_earlier();
+    config_->commit();
+  } catch (...) {
+    // Otherwise these files would refuse the same command.
+    std::error_code ignored;
+    for (const fs::path& file : named) {
+      if (!overwrite_) fs::remove(fs::canonical(file, ignored), ignored);
+    }
+    throw;
+  }
   return removed;
 }
 

@@ -29,7 +29,8 @@ class ExportDirectory {
   /// The same for config.json. Call once.
   void add_config(std::string_view text);
   /// Gives the files their names, and removes files of an earlier model that this one does not have, recognized by
-  /// their names. Returns the latter. Without config.json, which comes last, a directory is incomplete.
+  /// their names. Returns the latter. Without config.json, which comes last, a directory is incomplete. Signals wait
+  /// until the end. After a throw without `overwrite`, none of the files has its name.
   std::vector<std::string> commit();
 
   const std::filesystem::path& path() const { return path_; }

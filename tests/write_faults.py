@@ -232,7 +232,7 @@ COMMANDS = [
         prepare_new,
         ["export", "step_00000002.h5", "new/model"],
         check_new("new/model/config.json"),
-        {"mkdir"},
+        stopped=("old",),
     ),
 ]
 
@@ -294,6 +294,13 @@ class Tries:
         expect_nothing_left(self.place)
         return found
 
+    def expect_repeatable(self, status, failed=()):
+        """Expects the undisturbed result of a second try, except of export without --force if a complete result, or a
+        file whose removal has failed, is in its way."""
+        kept = any(line.split(" ")[1] == "remove" for line in failed)
+        if self.command.name != "export_new" or not (kept or status == 0):
+            self.expect_same()
+
     def attempt(self, number, error, when, which):
         self.place.reset()
         found, calls = self.place.run_counted(
@@ -306,7 +313,7 @@ class Tries:
             expect_one_error(found, failed)
         expect_nothing_left(self.place, failed)
         self.command.check(self.place, self.old, self.new, found.returncode)
-        self.expect_same()
+        self.expect_repeatable(found.returncode, failed)
         return f"status {found.returncode}"
 
     def attempt_stopped(self, number):
@@ -323,7 +330,7 @@ class Tries:
         now = digests(self.place.work)
         jobs.expect(any(now == states[state] for state in wanted), f"files of another state than {wanted}")
         expect_nothing_left(self.place)
-        self.expect_same()
+        self.expect_repeatable(found.returncode)
         return f"stopped, status {found.returncode}"
 
     def attempt_without_locks(self, error):

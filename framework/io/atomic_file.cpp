@@ -272,12 +272,18 @@ void AtomicFile::commit() {
   int error = ::fsync(descriptor_) == 0 ? 0 : errno;
   // Rename while locked: otherwise another writer would treat the partial file as a killed writer's.
   if (error == 0) error = name_file(partial_, target_, overwrite_);
+  const bool is_new = error == 0 && !overwrite_;  // after a failure it would refuse the next try
   if (::close(std::exchange(descriptor_, -1)) != 0 && error == 0) error = errno;
-  if (error != 0) ::unlink(partial_.c_str());
+  if (error != 0) ::unlink((is_new ? target_ : partial_).c_str());
   detail::release_partial(std::exchange(slot_, -1));
   if (error == EEXIST) throw_taken(path_);
   if (error != 0) throw_file_error(path_, "write", error);
-  flush_directory(folder_of(target_));
+  try {
+    flush_directory(folder_of(target_));
+  } catch (...) {
+    if (is_new) ::unlink(target_.c_str());
+    throw;
+  }
 }
 
 void write_file_atomically(const fs::path& path, std::string_view text) {

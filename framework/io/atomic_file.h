@@ -61,7 +61,8 @@ class AtomicFile {
   void write_at(std::uint64_t offset, const void* data, std::size_t bytes);
   /// Flushes the file to disk in advance, so that little in commit() can fail.
   void flush();
-  /// Flushes the file, renames it to its final name, and flushes the folder. Call once, last.
+  /// Flushes the file, renames it to its final name, and flushes the folder. Call once, last. After a throw without
+  /// `overwrite` there is no file of that name, unless another program has created it.
   void commit();
   /// Closes and removes the partial file. Does nothing after commit().
   void discard() noexcept;

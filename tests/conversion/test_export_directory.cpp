@@ -6,6 +6,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <csignal>
 #include <cstdlib>
 #include <map>
@@ -16,11 +17,16 @@
 #include "tests/temporary_folder.h"
 #include "trainers/train/signals.h"
 
-// Overrides the C library's function, to send signals while a file gets its name.
-static int signals_at_rename = 0;
+// Override the C library's functions, to send signals while a file gets its name, and to fail once.
+static int signals_at_rename = 0, links_before_failure = -1;
 extern "C" int rename(const char* from, const char* to) noexcept {
   for (int i = 0; i < signals_at_rename; ++i) raise(SIGINT);
   return static_cast<int>(syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0));
+}
+extern "C" int link(const char* from, const char* to) noexcept {
+  if (links_before_failure-- != 0) return static_cast<int>(syscall(SYS_linkat, AT_FDCWD, from, AT_FDCWD, to, 0));
+  errno = EIO;
+  return -1;
 }
 
 namespace furlong {
@@ -85,6 +91,21 @@ TEST_F(ExportDirectoryTest, ReplacesNoFileWithoutOverwrite) {
   EXPECT_THAT(message_of<UserError>([&] { exported(tiny_bert()); }),
               HasSubstr("out/model.safetensors.index.json: already exists; use --force"));
   EXPECT_EQ(files().size(), 1u);
+}
+
+TEST_F(ExportDirectoryTest, FailedCommitWithoutOverwriteIsRepeatable) {
+  const auto commit = [&] {
+    ExportDirectory directory(path("new/out"), false);
+    fill(directory);
+    directory.commit();
+  };
+  for (const int links : {0, 1, 2}) {
+    links_before_failure = links;
+    EXPECT_THROW(commit(), MachineError);
+    EXPECT_FALSE(fs::exists(path("new"))) << links;
+  }
+  commit();
+  EXPECT_EQ(content(path("new/out/config.json")), "{}");
 }
 
 TEST_F(ExportDirectoryTest, FailureKeepsTheEarlierModel) {

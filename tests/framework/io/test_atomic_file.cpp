@@ -5,12 +5,25 @@
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <fstream>
 #include <string>
 
 #include "framework/core/error.h"
 #include "tests/temporary_folder.h"
+
+// Override the C library's functions, to simulate faults and network file systems.
+static bool directories_flush = true;
+extern "C" int fsync(int descriptor) {
+  struct stat status {};
+  if (directories_flush || fstat(descriptor, &status) != 0 || !S_ISDIR(status.st_mode))
+    return static_cast<int>(syscall(SYS_fsync, descriptor));
+  errno = EIO;
+  return -1;
+}
 
 namespace furlong {
 namespace {
@@ -140,6 +153,16 @@ TEST_F(AtomicFileTest, ReplacesNoFileWithoutOverwrite) {
   linked.commit();
   EXPECT_EQ(content(folder_ / "elsewhere.txt"), "linked");
   EXPECT_THROW(AtomicFile(folder_ / "link.txt", false), UserError);
+}
+
+TEST_F(AtomicFileTest, NewFileDoesNotSurviveAFailedCommit) {
+  for (const bool overwrite : {false, true}) {
+    AtomicFile file(folder_ / "out.txt", overwrite);
+    directories_flush = false;
+    EXPECT_THROW(file.commit(), MachineError);
+    directories_flush = true;
+    EXPECT_EQ(fs::exists(folder_ / "out.txt"), overwrite);
+  }
 }
 
 TEST_F(AtomicFileTest, LeavesUnrelatedFilesAlone) {
