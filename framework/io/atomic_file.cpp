@@ -117,9 +117,14 @@ int name_file(const fs::path& partial, const fs::path& target, bool overwrite) {
       return 0;
     }
     const int error = errno;
+    std::error_code ignored;
+    // NFS repeats a call whose answer is lost, and then finds the name that the first one has given.
+    if (error == EEXIST && fs::equivalent(partial, target, ignored)) {
+      ::unlink(partial.c_str());
+      return 0;
+    }
     if (error != EPERM && error != ENOTSUP && error != ENOSYS) return error;
     // FAT and some FUSE file systems have no links.
-    std::error_code ignored;
     if (fs::exists(target, ignored)) return EEXIST;
   }
   return ::rename(partial.c_str(), target.c_str()) == 0 ? 0 : errno;
@@ -170,15 +175,20 @@ void remove_abandoned_partial_files(const fs::path& folder) {
   const std::vector<fs::path> files = partial_files_in(
       folder, [](std::string_view) { return true; }, unreadable);
   if (unreadable) throw_file_error(folder, "list the directory", unreadable.value());
+  std::size_t unchecked = 0;
+  int reason = 0;
   for (const fs::path& file : files) {
     const int failure = remove_if_abandoned(file);
     // ELOOP: a symbolic link, which no writer creates.
     if (failure == 0 || failure == EWOULDBLOCK || failure == ENOENT || failure == ELOOP) continue;
-    log_warn(
-        "{}: not removed, because it cannot be checked whether a process is writing this partial file: {}; remove it "
-        "if none is",
-        file.string(), std::generic_category().message(failure));
+    ++unchecked;
+    reason = failure;
   }
+  if (unchecked > 0)
+    log_warn(
+        "{}: partial files not removed: {}; it cannot be checked whether a process is writing them ({}); remove them "
+        "if none is",
+        folder.string(), unchecked, std::generic_category().message(reason));
 }
 
 void refuse_replacing_inputs(const std::vector<std::string>& inputs, const fs::path& output) {
@@ -209,22 +219,35 @@ AtomicFile::AtomicFile(fs::path path, bool overwrite) : path_(std::move(path)), 
   require(path_.has_filename(), "AtomicFile: '{}' has no file name", path_.string());
   target_ = place_of(path_);
   const FolderTurn turn(folder_of(target_));
-  partial_ = partial_path(target_);
-  slot_ = detail::register_partial(fs::absolute(partial_).string());
-  descriptor_ = ::open(partial_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
-  if (descriptor_ < 0) {
-    const int error = errno;
-    detail::release_partial(slot_);
-    throw_file_error(path_, "write", error);
-  }
   // Without locks several processes may write; the last commit wins.
-  const bool is_in_use = !lock_file(descriptor_, partial_) || has_other_writer(target_, partial_);
+  const bool is_in_use = !create_partial() || has_other_writer(target_, partial_);
   std::error_code ignored;
   const bool is_taken = !overwrite_ && fs::exists(target_, ignored);  // with the lock, so no writer can finish now
   if (is_in_use || is_taken) discard();
   if (is_in_use)
     throw FileInUse("{}: another process is writing this file; wait for it or give another path", path_.string());
   if (is_taken) throw_taken(path_);
+}
+
+/// Creates and locks the partial file. Returns false if another process has it locked.
+bool AtomicFile::create_partial() {
+  for (int tries = 1;; ++tries) {
+    partial_ = partial_path(target_);
+    slot_ = detail::register_partial(fs::absolute(partial_).string());
+    descriptor_ = ::open(partial_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+    if (descriptor_ < 0) {
+      const int error = errno;
+      detail::release_partial(slot_);
+      throw_file_error(path_, "write", error);
+    }
+    // Without a lock of the folder, as on NFS, another process can lock the file first and remove it as abandoned.
+    const bool is_locked = lock_file(descriptor_, partial_);
+    struct stat status {};
+    const bool is_removed = ::fstat(descriptor_, &status) == 0 && status.st_nlink == 0;
+    constexpr int max_tries = 5;
+    if ((is_locked && !is_removed) || tries == max_tries) return is_locked;
+    discard();
+  }
 }
 
 AtomicFile::~AtomicFile() { discard(); }

@@ -72,6 +72,8 @@ class AtomicFile {
   const std::filesystem::path& path() const { return path_; }
 
  private:
+  bool create_partial();
+
   std::filesystem::path path_;     // as given
   std::filesystem::path target_;   // symbolic links resolved
   std::filesystem::path partial_;  // the partial file, until commit()

@@ -1,8 +1,10 @@
 #include "framework/io/atomic_file.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -10,19 +12,31 @@
 
 #include <cerrno>
 #include <fstream>
+#include <functional>
 #include <string>
+#include <utility>
 
 #include "framework/core/error.h"
 #include "tests/temporary_folder.h"
 
 // Override the C library's functions, to simulate faults and network file systems.
-static bool directories_flush = true;
+static bool directories_flush = true, link_is_repeated = false;
+static std::function<void()> before_lock;  // of a file; called once
 extern "C" int fsync(int descriptor) {
   struct stat status {};
   if (directories_flush || fstat(descriptor, &status) != 0 || !S_ISDIR(status.st_mode))
     return static_cast<int>(syscall(SYS_fsync, descriptor));
   errno = EIO;
   return -1;
+}
+extern "C" int link(const char* from, const char* to) noexcept {
+  const int first = static_cast<int>(syscall(SYS_linkat, AT_FDCWD, from, AT_FDCWD, to, 0));
+  return link_is_repeated ? static_cast<int>(syscall(SYS_linkat, AT_FDCWD, from, AT_FDCWD, to, 0)) : first;
+}
+extern "C" int flock(int descriptor, int operation) noexcept {
+  struct stat status {};
+  if (before_lock && fstat(descriptor, &status) == 0 && S_ISREG(status.st_mode)) std::exchange(before_lock, nullptr)();
+  return static_cast<int>(syscall(SYS_flock, descriptor, operation));
 }
 
 namespace furlong {
@@ -126,6 +140,39 @@ TEST_F(AtomicFileTest, RefusesASecondWriterAndKeepsTheFirst) {
   EXPECT_EQ(content(path), "first");
   write_file_atomically(path, "second");
   EXPECT_EQ(content(path), "second");
+}
+
+// As another process does where the folder cannot be locked.
+TEST_F(AtomicFileTest, CreatesPartialFileAgainThatIsLockedOrRemovedBeforeItsLock) {
+  const fs::path path = folder_ / "out.txt";
+  for (const bool removes : {true, false}) {
+    int other = -1;
+    before_lock = [&] {
+      const fs::path partial = partial_files(path).at(0);
+      other = ::open(partial.c_str(), O_RDWR | O_CLOEXEC);
+      ASSERT_EQ(syscall(SYS_flock, other, LOCK_EX), 0);
+      if (!removes) return;
+      fs::remove(partial);
+      ::close(other);
+    };
+    AtomicFile file(path);
+    file.write(removes ? "removed" : "locked");
+    file.commit();
+    EXPECT_EQ(content(path), removes ? "removed" : "locked");
+    EXPECT_TRUE(partial_files(path).empty());
+    if (!removes) ::close(other);
+  }
+}
+
+// A repeated call finds the name that the first one has given.
+TEST_F(AtomicFileTest, AcceptsItsOwnLinkWhoseAnswerNfsHasLost) {
+  AtomicFile file(folder_ / "out.txt", false);
+  file.write("text");
+  link_is_repeated = true;
+  file.commit();
+  link_is_repeated = false;
+  EXPECT_EQ(content(folder_ / "out.txt"), "text");
+  EXPECT_TRUE(partial_files(folder_ / "out.txt").empty());
 }
 
 TEST_F(AtomicFileTest, ReplacesNoFileWithoutOverwrite) {

@@ -237,14 +237,17 @@ TEST_F(CheckpointDirectoryTest, RemovesInterruptedWritesOnly) {
 
 TEST_F(CheckpointDirectoryTest, KeepsPartialFilesOnFileSystemsWithoutLocks) {
   fs::create_directories(checkpoints_);
-  const fs::path partial = partial_path(checkpoints_ / "step_00000009.h5");
-  std::ofstream(partial) << "perhaps of another process";
+  const std::vector<fs::path> partial{partial_path(checkpoints_ / "step_00000009.h5"),
+                                      partial_path(checkpoints_ / "best.h5")};
+  for (const fs::path& file : partial) std::ofstream(file) << "perhaps of another process";
   const LogCapture log;
   locks_work = false;
   const CheckpointDirectory directory(checkpoints_, 1, true);
   locks_work = true;
-  EXPECT_TRUE(fs::exists(partial));
-  EXPECT_THAT(log.text(), HasSubstr(partial.string() + ": not removed, because it cannot be checked whether"));
+  for (const fs::path& file : partial) EXPECT_TRUE(fs::exists(file));
+  EXPECT_THAT(log.text(), HasSubstr(checkpoints_.string() +
+                                    ": partial files not removed: 2; it cannot be checked whether a process is "));
+  EXPECT_EQ(log.text().find("partial files"), log.text().rfind("partial files")) << "one warning";
 }
 
 // A kill between best.json and best.h5: the next run makes them consistent.
