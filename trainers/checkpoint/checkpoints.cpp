@@ -81,19 +81,31 @@ void add_best(Candidates& candidates, const CheckpointDirectory::Best& best) {
       {best.step, best.path});
 }
 
-/// Returns the last readable candidate; candidates are ascending by step.
+/// Returns the step that an intact checkpoint contains if it is another one than expected.
+std::optional<std::int64_t> other_step(const CheckpointReader& checkpoint, std::int64_t expected) {
+  if (!checkpoint.has("step") || checkpoint.integer("step") == expected) return std::nullopt;
+  return checkpoint.integer("step");
+}
+
+/// Returns the last readable candidate; candidates are ascending by step. A best.h5 of another step than its record is
+/// the last choice.
 std::optional<fs::path> newest_complete_of(const fs::path& folder, const Candidates& candidates) {
   std::string newest_reason;
+  std::optional<fs::path> wrongly_recorded;
   for (auto candidate = candidates.rbegin(); candidate != candidates.rend(); ++candidate) {
     try {
-      CheckpointReader::open(candidate->second);  // also checks its shards
-      return candidate->second;
+      const auto checkpoint = CheckpointReader::open(candidate->second);  // also checks its shards
+      const auto step = other_step(checkpoint, candidate->first);
+      if (!step || candidate->second.filename() != "best.h5") return candidate->second;
+      log_warn("checkpoint skipped: {}: contains step {}, but best.json gives step {}", candidate->second.string(),
+               *step, candidate->first);
+      wrongly_recorded = candidate->second;
     } catch (const Error& error) {
       log_warn("checkpoint skipped: {}", error.what());
       if (newest_reason.empty()) newest_reason = error.what();
     }
   }
-  if (candidates.empty()) return std::nullopt;
+  if (candidates.empty() || wrongly_recorded) return wrongly_recorded;
   throw DamagedCheckpoints(
       "{}: none of the {} checkpoints here is intact ({}); to start from step 0, remove this directory, or use furlong "
       "train --resume never",
@@ -312,6 +324,17 @@ std::optional<fs::path> last_stage_of(const fs::path& run) {
         "them",
         run.string(), stages[stages.size() - 2].second.filename().string(), last.second.filename().string());
   return last.second;
+}
+
+void CheckpointDirectory::forget_wrong_record(std::int64_t step) {
+  if (!best_ || best_->step <= step) return;
+  try {
+    if (!other_step(CheckpointReader::open(best_->path), best_->step)) return;
+  } catch (const Error&) {
+    return;  // damaged
+  }
+  remove_or_warn(path_ / "best.json");
+  best_.reset();
 }
 
 void CheckpointDirectory::discard_after(std::int64_t step) {

@@ -43,8 +43,12 @@ class CheckpointDirectory {
   void outdate_best();
   /// Returns the newest checkpoint with a valid checksum, best.h5 included. Warns about a damaged checkpoint, with the
   /// reason, and tries the one before it. Returns nullopt if the folder has no checkpoints. Throws DamagedCheckpoints
-  /// if all of them are damaged, because a silent new start would overwrite the run.
+  /// if all of them are damaged, because a silent new start would overwrite the run. A best.h5 of another step than
+  /// best.json gives is returned only if no other one is intact.
   std::optional<std::filesystem::path> newest_complete() const;
+  /// Removes best.json if it gives a step after `step`, but best.h5 contains another one: discard_after() then keeps
+  /// best.h5.
+  void forget_wrong_record(std::int64_t step);
   /// Removes checkpoints of steps after `step`, best.h5 included: a run that resumes from `step` writes them again. A
   /// negative step removes all checkpoints.
   void discard_after(std::int64_t step);

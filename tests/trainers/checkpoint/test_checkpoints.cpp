@@ -164,6 +164,26 @@ TEST_F(CheckpointDirectoryTest, FallsBackToBest) {
   EXPECT_EQ(directory.newest_complete(), checkpoints_ / "best.h5");
 }
 
+TEST_F(CheckpointDirectoryTest, SkipsBestOfAnotherStepThanItsRecord) {
+  {
+    const CheckpointDirectory directory(checkpoints_, 5, true);
+    for (const std::int64_t step : {2, 3}) write(directory, step);
+  }
+  fs::rename(checkpoints_ / "step_00000002.h5", checkpoints_ / "best.h5");
+  record(20, 0.5);
+  CheckpointDirectory directory(checkpoints_, 5, true);
+  const LogCapture log;
+  EXPECT_EQ(directory.newest_complete(), directory.path_for(3));
+  EXPECT_EQ(newest_complete_checkpoint(checkpoints_), directory.path_for(3));
+  EXPECT_THAT(log.text(), HasSubstr("best.h5: contains step 2, but best.json gives step 20"));
+  directory.forget_wrong_record(3);
+  directory.discard_after(3);
+  EXPECT_EQ(files(), (std::set<std::string>{"best.h5", "step_00000003.h5"}));
+  record(20, 0.5);
+  damage(directory.path_for(3));
+  EXPECT_EQ(newest_complete_checkpoint(checkpoints_), checkpoints_ / "best.h5");
+}
+
 /// A checkpoint of two ranks, of which one had data to write.
 void write_in_shards(const CheckpointDirectory& directory, std::int64_t step) {
   const fs::path path = directory.path_for(step);

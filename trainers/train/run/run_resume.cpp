@@ -250,6 +250,7 @@ bool clean_up(bool resumed, const Loaded& loaded, const RunDirectory& directory,
   const std::int64_t step = trainer.steps();
   const bool had_best = checkpoints.best().has_value();
   if (resumed) {
+    checkpoints.forget_wrong_record(step);
     warn_about_discarded(checkpoints, step);
     checkpoints.discard_after(step);
   }

@@ -262,6 +262,7 @@ TEST_F(RunResumeTest, RejectsBestCheckpointOfAnotherStepThanItsRecord) {
   train(4);
   const fs::path best = checkpoints() / "best.h5", second = checkpoints() / "step_00000002.h5";
   fs::rename(second, best);
+  fs::rename(checkpoints() / "step_00000004.h5", path("fourth.h5"));
   file("run/checkpoints/best.json", R"({"step":20,"validation_loss":1,"file":"best.h5"})");
   const std::set<std::string> before = names_in(checkpoints());
   for (const TrainOptions& options : {TrainOptions{}, from(best)})
@@ -270,11 +271,25 @@ TEST_F(RunResumeTest, RejectsBestCheckpointOfAnotherStepThanItsRecord) {
                                           "step_00000002.h5 and remove best.json"));
   EXPECT_EQ(names_in(checkpoints()), before);
 
+  fs::rename(path("fourth.h5"), checkpoints() / "step_00000004.h5");
+  EXPECT_THAT(testing::message_of<UserError>([&] { run("run", {"trainer.max_steps=5"}, from(best)); }),
+              HasSubstr("contains step 2, but best.json gives step 20"));
   fs::copy_file(best, second);
   fs::remove(checkpoints() / "best.json");
   EXPECT_EQ(run("run", {"trainer.max_steps=5"}).step, 5);
   EXPECT_TRUE(fs::exists(checkpoints() / "step_00000004.h5")) << "it has resumed from the newest step";
   EXPECT_TRUE(fs::exists(best));
+}
+
+TEST_F(RunResumeTest, ResumesFromIntactCheckpointIfBestIsWronglyRecorded) {
+  train(4);
+  fs::rename(checkpoints() / "step_00000002.h5", checkpoints() / "best.h5");
+  file("run/checkpoints/best.json", R"({"step":20,"validation_loss":1,"file":"best.h5"})");
+  const auto expect_step = [](const ProcessGroup&, const Trainer& trainer) { EXPECT_EQ(trainer.steps(), 4); };
+  resume(
+      {}, true, [](int) {}, expect_step);
+  EXPECT_TRUE(fs::exists(checkpoints() / "best.h5"));
+  EXPECT_EQ(run("run", {"trainer.max_steps=5"}).step, 5);
 }
 
 // best.h5 is a copy on file systems without hard links.
