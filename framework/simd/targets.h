@@ -1,7 +1,7 @@
 #pragma once
-// Selects the instruction sets for which the CPU engine's SIMD files are compiled. Include it before any Highway
-// header. One binary contains all of them and selects at run time: the build's baseline (on x86-64: SSE4.2, see
-// CMakeLists.txt), AVX2 with FMA, and AVX-512.
+// Selects the instruction sets for which SIMD files (of the CPU engine and the simulator) are compiled. Include it
+// before any Highway header. One binary contains all of them and selects at run time: the build's baseline (on x86-64:
+// SSE4.2, see CMakeLists.txt), AVX2 with FMA, and AVX-512.
 #include <hwy/detect_targets.h>
 #if HWY_ARCH_X86
 #undef HWY_DISABLED_TARGETS
