@@ -11,6 +11,7 @@
 #include "cli/common_options.h"
 #include "cli/json_output.h"
 #include "framework/core/parallel.h"
+#include "framework/io/interrupted_writes.h"
 
 namespace furlong::command_line {
 namespace {
@@ -62,6 +63,7 @@ void run(ConvertArguments& options, const Given& given) {
   }
   // The report goes to standard error before the one-line error.
   options.convert.import.on_fault = [](const TensorReport& report) { fmt::print(stderr, "{}", report.text()); };
+  options.convert.completed = output_is_complete;
   const ConversionResult result = convert(options.convert);
   if (options.json) {
     nlohmann::ordered_json object = result.json();

@@ -3,12 +3,12 @@
 
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <optional>
 
 #include "cli/command_line.h"
 #include "cli/common_options.h"
 #include "cli/json_output.h"
 #include "conversion/architecture.h"
+#include "framework/io/interrupted_writes.h"
 #include "trainers/train/signals.h"
 
 namespace furlong::command_line {
@@ -25,10 +25,10 @@ void run(const ExportArguments& options) {
   ImportOptions read;
   read.weights = weights_named(options.weights);
   ExportDirectory directory(options.directory, options.write.overwrite);  // refuses a second export before reading
-  std::optional<StopRequests> stop_requests;  // until the model is freed: a signal after the last file is too late
   SourceModel source = open_source_model(options.source, read);
-  stop_requests.emplace();
+  const StopRequests stop_requests;
   const ExportReport report = export_model(source, directory, options.write);
+  output_is_complete();
   if (options.json) {
     print_json(report.json());
     return;

@@ -118,10 +118,11 @@ void occupy_standard_streams() {
 }
 
 /// Warns about messages that nobody has read: standard error may have a reader again.
-void report_lost_messages() {
+void report_lost_messages(int status) {
+  const bool is_whole = status == 0 || status == 3;
   if (const std::int64_t lost = furlong::lost_messages(); lost > 0)
-    furlong::log_warn(
-        "messages lost: {}; standard output or standard error was closed, full or not read; files are complete", lost);
+    furlong::log_warn("messages lost: {}; standard output or standard error was closed, full or not read{}", lost,
+                      is_whole ? "; files are complete" : "");
 }
 
 }  // namespace
@@ -176,7 +177,7 @@ int main(int argc, char** argv) {
     program.run({argv + 1, argv + argc});
   } catch (...) {
     status = report_exception();
-    report_lost_messages();
+    report_lost_messages(status);
     return status;
   }
   // Results that were not written are an error. Those of training are files; sweep and bench lra check their tables.
@@ -184,6 +185,6 @@ int main(int argc, char** argv) {
     const int failure = report(fmt::format("cannot write to standard output: {}", std::strerror(errno)), 1);
     if (status == 0) status = failure;
   }
-  report_lost_messages();
+  report_lost_messages(status);
   return status;
 }

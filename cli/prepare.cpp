@@ -17,6 +17,7 @@
 #include "datasets/tokenizers/train_tokenizer.h"
 #include "framework/core/error.h"
 #include "framework/core/log.h"
+#include "framework/io/interrupted_writes.h"
 
 namespace furlong::command_line {
 
@@ -385,6 +386,7 @@ void run(PrepareArguments& arguments) {
     log_info("prepare: {}: {:.1f} MB read, {:.1f} M tokens, {:.0f} s", now.input,
              static_cast<double>(now.file_bytes) * 1e-6, static_cast<double>(now.n_tokens) * 1e-6, now.seconds);
   };
+  arguments.options.store.completed = output_is_complete;
   const PrepareReport report = prepare(arguments.options);
   const std::string text = arguments.json ? to_json(report) : to_text(report);
   std::fwrite(text.data(), 1, text.size(), stdout);

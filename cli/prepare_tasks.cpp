@@ -2,7 +2,9 @@
 #include "cli/prepare_tasks.h"
 
 #include <cstdio>
+#include <functional>
 #include <memory>
+#include <optional>
 
 #include "cli/common_options.h"
 #include "datasets/prepare/prepare_task.h"
@@ -11,6 +13,8 @@
 #include "framework/core/error.h"
 #include "framework/core/parallel.h"
 #include "framework/io/atomic_file.h"
+#include "framework/io/interrupted_writes.h"
+#include "framework/io/new_directories.h"
 
 namespace furlong::command_line {
 namespace {
@@ -40,27 +44,48 @@ void add_task_options(Command command, TaskArguments& arguments) {
   add_json(command, arguments.json, "Print the report as one JSON object");
 }
 
-void write_dataset(const LabeledTask& task, TaskArguments& arguments) {
+/// Calls `completed` when the dataset has its name.
+void write_dataset(const LabeledTask& task, TaskArguments& arguments, const std::function<void()>& completed) {
   set_thread_count(static_cast<int>(arguments.threads));
   arguments.options.samples = samples_of_splits(arguments.samples);
   arguments.options.progress = log_progress;
+  arguments.options.completed = [&] {
+    completed();
+    output_is_complete();
+  };
   const PrepareReport report = prepare_task(task, arguments.options);
   const std::string text = arguments.json ? to_json(report) : to_text(report);
   std::fwrite(text.data(), 1, text.size(), stdout);
 }
 
-/// Writes the first training images as PGM files, named by index and label.
-void write_pictures(const Pathfinder& task, const std::string& folder, std::int64_t count) {
-  std::filesystem::create_directories(folder);
-  const std::int64_t size = task.shape().size;
-  for (std::int64_t i = 0; i < count; ++i) {
-    const LabeledSequence made = task.sample(Split::train, static_cast<std::uint64_t>(i));
-    std::string text = fmt::format("P5\n{} {}\n255\n", size, size);
-    for (const std::int32_t pixel : made.tokens) text += static_cast<char>(pixel);
-    const std::string name = fmt::format("{:04}_{}.pgm", i, task.labels()[static_cast<std::size_t>(made.label)]);
-    write_file_atomically(std::filesystem::path(folder) / name, text);
+/// The first training images as PGM files, named by index and label.
+class Pictures {
+ public:
+  static constexpr std::int64_t max_count = 32;  // all are open at once
+
+  /// Writes them under temporary names.
+  Pictures(const Pathfinder& task, const std::filesystem::path& folder, std::int64_t count, bool overwrite) {
+    created_.create(folder);
+    const std::int64_t size = task.shape().size;
+    for (std::int64_t i = 0; i < count; ++i) {
+      const LabeledSequence made = task.sample(Split::train, static_cast<std::uint64_t>(i));
+      std::string text = fmt::format("P5\n{} {}\n255\n", size, size);
+      for (const std::int32_t pixel : made.tokens) text += static_cast<char>(pixel);
+      const std::string name = fmt::format("{:04}_{}.pgm", i, task.labels()[static_cast<std::size_t>(made.label)]);
+      files_.push_back(std::make_unique<AtomicFile>(folder / name, overwrite));
+      files_.back()->write(text);
+      files_.back()->flush();
+    }
   }
-}
+  /// Gives them their names.
+  void commit() {
+    for (const auto& file : files_) file->commit();
+  }
+
+ private:
+  NewDirectories created_;
+  std::vector<std::unique_ptr<AtomicFile>> files_;
+};
 
 void add_listops(Command prepare_command) {
   const Command command = prepare_command.add_subcommand(
@@ -90,7 +115,7 @@ void add_listops(Command prepare_command) {
   });
   command.action([arguments] {
     arguments->listops.seed = arguments->seed;
-    write_dataset(ListOps(arguments->listops), *arguments);
+    write_dataset(ListOps(arguments->listops), *arguments, [] {});
   });
 }
 
@@ -108,7 +133,7 @@ void add_pathfinder(Command prepare_command) {
                               .value_name("DIR");
   command.add_option("--n-pictures", arguments->n_pictures, "Number of --pictures")
       .shows_default()
-      .range(1, 1000000)
+      .range(1, Pictures::max_count)
       .needs(pictures);
   command.footer(
       "An image is a sequence of gray values, row by row: 1,024 tokens at 32 x 32, 16,384 at 128 x 128. docs/lra.md "
@@ -121,9 +146,12 @@ void add_pathfinder(Command prepare_command) {
     const Pathfinder task(arguments->size, arguments->seed);
     samples_of_splits(arguments->samples);
     refuse_existing(arguments->options.output, arguments->options.force);
-    // Pictures first: a wrong folder fails before the work on the dataset.
-    if (!arguments->pictures.empty()) write_pictures(task, arguments->pictures, arguments->n_pictures);
-    write_dataset(task, *arguments);
+    std::optional<Pictures> made;  // first: a wrong folder fails before the work on the dataset
+    if (!arguments->pictures.empty())
+      made.emplace(task, arguments->pictures, arguments->n_pictures, arguments->options.force);
+    write_dataset(task, *arguments, [&] {
+      if (made) made->commit();
+    });
   });
 }
 

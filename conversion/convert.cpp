@@ -202,6 +202,7 @@ class Conversion {
     compute_costs(settings, observed ? observed->length() : 0);
     stop_requests_.emplace();
     write_model(student, source_.origin, std::move(output));
+    if (options_.completed) options_.completed();
     result_.settings = settings;
     return std::move(result_);
   }
@@ -316,7 +317,7 @@ class Conversion {
   }
 
   const ConvertOptions& options_;
-  std::optional<StopRequests> stop_requests_;  // until the models are freed: a signal after the last write is too late
+  std::optional<StopRequests> stop_requests_;  // while the checkpoint is written
   SourceModel source_;
   ConversionResult result_;
 };

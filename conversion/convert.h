@@ -1,6 +1,7 @@
 #pragma once
 // furlong convert: replaces the attention of a softmax model and keeps its weights.
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -29,6 +30,7 @@ struct ConvertOptions {
   bool limits_polynomials = false;   ///< auto: max_features limits polynomial features too
   std::int64_t cost_at = 0;  ///< sequence length n of the reported costs; 0: that of the data, or max_sequence_length
   bool overwrite = false;
+  std::function<void()> completed{};  ///< called once the checkpoint has its name, while signals wait; may be empty
 };
 
 /// The result of convert().

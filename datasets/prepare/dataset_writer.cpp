@@ -12,6 +12,7 @@
 #include "framework/core/error.h"
 #include "framework/io/atomic_file.h"
 #include "framework/io/hdf5.h"
+#include "framework/io/interrupted_writes.h"
 
 namespace furlong {
 
@@ -355,7 +356,10 @@ DatasetSummary DatasetWriter::finish(const std::string& provenance, const std::v
   write_vocabulary(state.file, state.vocabulary.to_json());
   state.file.set_text("provenance", provenance);
   state.file.close();
+  state.on_disk->flush();
+  const DelayedSignals delayed;
   state.on_disk->commit();
+  if (state.options.completed) state.options.completed();
   return state.summary;
 }
 

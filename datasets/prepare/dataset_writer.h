@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -36,7 +37,8 @@ struct DatasetWriterOptions {
   /// 0: no labels. 1: each document has a label. 2: each pair of consecutive documents has one, and goes to one split.
   std::uint64_t documents_per_label = 0;
   LabelKind label_kind = LabelKind::classes;
-  bool drops_unused_labels = false;  ///< labels that no document has get no id; the others keep their order
+  bool drops_unused_labels = false;   ///< labels that no document has get no id; the others keep their order
+  std::function<void()> completed{};  ///< called once the file has its name, while signals wait; may be empty
 };
 
 /// A label, and how many documents or pairs have it, or tokens (LabelKind::tokens).

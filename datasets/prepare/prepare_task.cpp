@@ -25,6 +25,7 @@ DatasetWriterOptions task_writer_options(const PrepareTaskOptions& options) {
   made.split_by = DatasetWriterOptions::SplitBy::count;
   made.split_documents = options.samples;
   made.documents_per_label = 1;
+  made.completed = options.completed;
   for (std::size_t split = 0; split < 3; ++split)
     made.shares.share[split] = static_cast<double>(options.samples[split]) / total;
   return made;

@@ -1,6 +1,7 @@
 #pragma once
 // Writes the samples of a generated task to a tokenized dataset: `furlong prepare listops` and `pathfinder`.
 #include <array>
+#include <functional>
 
 #include "datasets/prepare/prepare.h"
 #include "datasets/tasks/labeled_task.h"
@@ -13,6 +14,7 @@ struct PrepareTaskOptions {
   bool force = false;                             ///< replace an existing output
   std::array<std::uint64_t, 3> samples{};         ///< of train, validation and test
   decltype(PrepareOptions::progress) progress{};  ///< see PrepareOptions; may be empty
+  std::function<void()> completed{};              ///< see DatasetWriterOptions; may be empty
 };
 
 /// Logs the progress of prepare_task().

@@ -46,7 +46,7 @@ void throw_file_error(const fs::path& path, std::string_view action, int error) 
     case ENOTDIR:
     case ENAMETOOLONG:
     case ELOOP:
-      throw UserError("{}: cannot {}: {}; {}", path.string(), action, reason, hint_for(error));
+      throw PathError(fmt::format("{}: cannot {}: {}; {}", path.string(), action, reason, hint_for(error)), error);
     case EFBIG:
       throw MachineError("{}: cannot {}: {}; raise the file size limit (ulimit -f), or write to another file system",
                          path.string(), action, reason);

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "framework/core/error.h"
+#include "framework/core/file_error.h"
 
 namespace furlong::foreign {
 
@@ -19,11 +20,13 @@ std::string printable(std::string_view bytes);
 std::string single_line(std::string_view bytes, std::size_t longest = 2000);
 
 /// Returns the result of `action`. If it throws a UserError, rethrows it with the message as a single_line(), whatever
-/// bytes of a file the message quotes.
+/// bytes of a file the message quotes. A PathError stays one.
 template <class Action>
 auto with_single_line_errors(const Action& action) {
   try {
     return action();
+  } catch (const PathError& error) {
+    throw PathError(single_line(error.what()), error.error());
   } catch (const UserError& error) {
     throw UserError("{}", single_line(error.what()));
   }

@@ -5,6 +5,7 @@
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 #include <cerrno>
 #include <chrono>
@@ -28,8 +29,14 @@ fs::path folder_of(const fs::path& path) { return path.has_parent_path() ? path.
 constexpr std::string_view partial_suffix = ".partial";
 constexpr std::size_t random_digits = 12;
 
-/// Returns the prefix of all partial files of `path`. A long name is truncated so that the suffix fits.
-std::string partial_prefix(const fs::path& path) { return "." + path.filename().string().substr(0, 200) + "."; }
+/// Returns the prefix of all partial files of `path`. Of a long name, a hash replaces the rest, so that the suffix
+/// fits.
+std::string partial_prefix(const fs::path& path) {
+  constexpr std::size_t max_bytes = 200, kept = max_bytes - 16;
+  const std::string name = path.filename().string();
+  if (name.size() <= max_bytes) return "." + name + ".";
+  return fmt::format(".{}{:016x}.", name.substr(0, kept), XXH3_64bits(name.data(), name.size()));
+}
 
 /// Returns the part of a partial file's name before its random digits, or an empty text for any other name.
 std::string_view prefix_of_partial(std::string_view name) {
@@ -90,17 +97,31 @@ class FolderTurn {
 /// Removes a partial file unless a process is writing it. Returns 0, or the errno of why it stays: EWOULDBLOCK if it
 /// has a writer. The caller has a FolderTurn, so that no writer is between creating and locking its file.
 int remove_if_abandoned(const fs::path& partial) {
-  const Descriptor file(partial, O_RDWR | O_NOFOLLOW | O_NONBLOCK);
+  // NFS locks only files that are open for writing. Local file systems also lock another user's file, open for reading.
+  const int access = ::access(partial.c_str(), W_OK) == 0 ? O_RDWR : O_RDONLY;
+  const Descriptor file(partial, access | O_NOFOLLOW | O_NONBLOCK);
   if (file.get() < 0) return errno;
   if (const int failure = file.lock(LOCK_EX); failure != 0) return failure;
   return ::unlink(partial.c_str()) == 0 ? 0 : errno;
 }
 
+void warn_of_unchecked(const fs::path& folder, std::size_t files, int reason) {
+  log_warn(
+      "{}: partial files not removed: {}; it cannot be checked whether a process is writing them ({}); remove them if "
+      "none is",
+      folder.string(), files, std::generic_category().message(reason));
+}
+
 /// Whether another process, or another AtomicFile of this process, is writing. Removes what killed writers have left.
+/// Warns about another user's files that may have a writer.
 bool has_other_writer(const fs::path& target, const fs::path& own) {
+  std::size_t unchecked = 0;
   for (const fs::path& other : partial_files(target)) {
-    if (other != own && remove_if_abandoned(other) == EWOULDBLOCK) return true;
+    const int failure = other == own ? 0 : remove_if_abandoned(other);
+    if (failure == EWOULDBLOCK) return true;
+    unchecked += failure == EACCES;
   }
+  if (unchecked > 0) warn_of_unchecked(folder_of(target), unchecked, EACCES);
   return false;
 }
 
@@ -184,11 +205,7 @@ void remove_abandoned_partial_files(const fs::path& folder) {
     ++unchecked;
     reason = failure;
   }
-  if (unchecked > 0)
-    log_warn(
-        "{}: partial files not removed: {}; it cannot be checked whether a process is writing them ({}); remove them "
-        "if none is",
-        folder.string(), unchecked, std::generic_category().message(reason));
+  if (unchecked > 0) warn_of_unchecked(folder, unchecked, reason);
 }
 
 void refuse_replacing_inputs(const std::vector<std::string>& inputs, const fs::path& output) {

@@ -40,12 +40,14 @@ class FileInUse : public UserError {
 /// Writes a file atomically. Readers see the old file, or none, until commit(). Without commit() the destructor removes
 /// the partial file.
 /// One process at a time writes a file: on file systems with locks the constructor refuses a second writer, and removes
-/// what a killed writer has left; on others it warns (lock_file()). A symbolic link is followed; only a regular file is
+/// what a killed writer has left; on others, and about another user's files that it may not open, it warns. A symbolic
+/// link is followed; only a regular file is
 /// replaced, and none without `overwrite`: the constructor and commit() then refuse an existing file. Throws UserError
 /// if the path is at fault: a missing folder, no permission, a folder, device or pipe of that name, a file that may not
 /// be replaced;
 /// FileInUse if there is another writer. Throws MachineError if the machine is: disk full, read-only file system, I/O
-/// error. After a throw the old file is unchanged and the partial file is removed.
+/// error. After a throw the old file is unchanged and the partial file is removed; only if commit() cannot close the
+/// file or flush its folder, the new file may have replaced the old one.
 class AtomicFile {
  public:
   /// Creates the partial file with permissions 0666 less the umask. From here on other writers are refused.

@@ -27,6 +27,7 @@ std::array<Slot, 64> slots;
 
 constexpr std::array ending{SIGTERM, SIGINT, SIGHUP};
 std::array<std::atomic<bool>, ending.size()> arrived;  // while they are delayed
+std::atomic<bool> is_complete;                         // the output
 
 void delay(int signal) {
   for (std::size_t i = 0; i < ending.size(); ++i) {
@@ -45,11 +46,11 @@ void remove_and_end(int signal) {
     }
   }
   constexpr std::chrono::milliseconds patience{200};  // a paused reader does not keep the program running
-  const std::string_view line = signal == SIGINT    ? "error: stopped by SIGINT; no partial file is left\n"
-                                : signal == SIGTERM ? "error: stopped by SIGTERM; no partial file is left\n"
-                                                    : "error: stopped by SIGHUP; no partial file is left\n";
-  write_patiently(STDERR_FILENO, line, patience);
-  ::_exit(3);
+  const bool complete = is_complete;
+  write_patiently(STDERR_FILENO, complete ? "warning: stopped by SIG" : "error: stopped by SIG", patience);
+  write_patiently(STDERR_FILENO, signal == SIGINT ? "INT" : signal == SIGTERM ? "TERM" : "HUP", patience);
+  write_patiently(STDERR_FILENO, complete ? "; the output is complete\n" : "; no partial file is left\n", patience);
+  ::_exit(complete ? 0 : 3);
 }
 
 int occupy_slot(const std::string& path, bool is_directory) {
@@ -68,6 +69,7 @@ int occupy_slot(const std::string& path, bool is_directory) {
 }  // namespace
 
 void end_cleanly_on_signals() {
+  is_complete = false;
   for (const int signal : ending) {
     struct sigaction before {};
     sigaction(signal, nullptr, &before);
@@ -78,6 +80,8 @@ void end_cleanly_on_signals() {
     sigaction(signal, &action, nullptr);
   }
 }
+
+void output_is_complete() { is_complete = true; }
 
 // A mask of this thread's signals is not enough: another thread would receive them.
 DelayedSignals::DelayedSignals() {

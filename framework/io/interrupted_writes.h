@@ -12,6 +12,11 @@ namespace furlong {
 /// (StopRequests) take precedence.
 void end_cleanly_on_signals();
 
+/// From now on these signals end the program with status 0, if end_cleanly_on_signals() handles them: its output is
+/// complete, and a signal only cuts its report short. Call it where the output gets its name, while signals wait
+/// (DelayedSignals, StopRequests): otherwise one could end the program with status 3 and a complete output.
+void output_is_complete();
+
 /// While this object exists, SIGTERM, SIGINT and SIGHUP wait, whichever thread receives them; the destructor delivers
 /// them. Create it from one thread at a time.
 class DelayedSignals {

@@ -190,6 +190,34 @@ TEST_F(FaultsTest, SignalEndsProgramWithPausedReader) {
   close(input);
 }
 
+// Otherwise the next try would refuse to replace the output.
+TEST_F(FaultsTest, SignalAfterTheOutputIsCompleteIsNoFailure) {
+  EXPECT_EQ(furlong(training()).status, 0);
+  const std::vector<std::vector<std::string>> commands{
+      {"prepare", "text", file("input.txt", testing::synthetic_text(4000)), "--output", path("out.h5")},
+      {"prepare", "listops", "--samples", "8,2,2", "--output", path("listops.h5")},
+      {"convert", path("run"), path("converted.h5")},
+      {"export", path("run"), path("model/config.json")}};
+  for (std::vector<std::string> arguments : commands) {
+    SCOPED_TRACE(arguments.front());
+    const std::string last_file = arguments.back();
+    if (arguments.front() == "export") arguments.back() = path("model");
+    const UnreadOutput output(UnreadOutput::pipe);
+    output.fill();
+    Program program(folder_, arguments, {.out = output.writer()});
+    program.wait_until([&] { return fs::exists(last_file); });
+    program.wait_until([&] {
+      program.send(SIGTERM);
+      return program.has_ended();
+    });
+    const Finished found = program.end_in_time();
+    EXPECT_EQ(found.status, 0);
+    EXPECT_THAT(found.err, HasSubstr("warning: stopped by SIGTERM; the output is complete\n"));
+    EXPECT_TRUE(fs::exists(last_file));
+    EXPECT_TRUE(partial_files(last_file).empty());
+  }
+}
+
 // Unlike those of training, these results are nowhere else.
 TEST_F(FaultsTest, LostResultsOnStandardOutputAreErrors) {
   EXPECT_EQ(furlong(training()).status, 0);

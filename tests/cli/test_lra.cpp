@@ -288,9 +288,16 @@ TEST_F(LraProgramTest, WritesPicturesBeforeTheDataset) {
   prepare.insert(prepare.end(), {"--pictures", path("occupied"), "--n-pictures", "1"});
   expect_user_error(furlong(prepare), {"occupied"});
   EXPECT_FALSE(std::filesystem::exists(path("p.h5")));
-  prepare[7] = path("pictures");
+  prepare[7] = path("new/pictures");
   EXPECT_EQ(furlong(prepare).status, 0);
   EXPECT_TRUE(std::filesystem::exists(path("p.h5")));
+  prepare[3] = path("other.h5");
+  expect_user_error(furlong(prepare), {"new/pictures/0000_", "already exists; use --force"});
+  prepare[7] = path("without");
+  prepare[5] = "0,1,1";
+  expect_user_error(furlong(prepare), {"--samples"});
+  EXPECT_FALSE(std::filesystem::exists(path("other.h5")));
+  EXPECT_FALSE(std::filesystem::exists(path("without")));
 }
 
 TEST_F(LraProgramTest, GeneratesAMissingDataset) {

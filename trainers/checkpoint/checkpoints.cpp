@@ -63,13 +63,18 @@ std::optional<CheckpointDirectory::Best> recorded_best(const fs::path& folder) {
                                    folder / "best.h5"};
 }
 
-/// Returns whether a checkpoint is intact and contains this step.
-bool contains_step(const fs::path& checkpoint, std::int64_t step) {
+/// Opens a checkpoint and its shards. Returns nullopt, and the reason in `damage`, if it is damaged or missing. Throws
+/// if it cannot be read for another reason (permissions, an I/O error): an intact one must not be taken for damaged.
+std::optional<CheckpointReader> open_if_intact(const fs::path& path, std::string& damage) {
   try {
-    return CheckpointReader::open(checkpoint).integer("step") == step;
-  } catch (const Error&) {
-    return false;
+    return CheckpointReader::open(path);
+  } catch (const PathError& error) {
+    if (error.error() != ENOENT) throw;
+    damage = error.what();
+  } catch (const UserError& error) {
+    damage = error.what();
   }
+  return std::nullopt;
 }
 
 using Candidates = std::vector<std::pair<std::int64_t, fs::path>>;
@@ -87,23 +92,38 @@ std::optional<std::int64_t> other_step(const CheckpointReader& checkpoint, std::
   return checkpoint.integer("step");
 }
 
+/// Returns whether the checkpoint recorded in best.json replaces best.h5: the program was killed between the two.
+bool is_outdated(const CheckpointDirectory::Best& best, const fs::path& recorded) {
+  std::string damage;
+  const auto now = open_if_intact(best.path, damage);
+  if (now && !now->has("step")) return false;
+  const std::int64_t step = now ? now->integer("step") : -1;
+  if (step > best.step)
+    log_warn("{}: contains step {}, but best.json gives step {}", best.path.string(), step, best.step);
+  if (step >= best.step) return false;
+  // A damaged file, or one of another step, must not replace the best checkpoint.
+  const auto wanted = open_if_intact(recorded, damage);
+  return wanted && wanted->has("step") && wanted->integer("step") == best.step;
+}
+
 /// Returns the last readable candidate; candidates are ascending by step. A best.h5 of another step than its record is
 /// the last choice.
 std::optional<fs::path> newest_complete_of(const fs::path& folder, const Candidates& candidates) {
   std::string newest_reason;
   std::optional<fs::path> wrongly_recorded;
   for (auto candidate = candidates.rbegin(); candidate != candidates.rend(); ++candidate) {
-    try {
-      const auto checkpoint = CheckpointReader::open(candidate->second);  // also checks its shards
-      const auto step = other_step(checkpoint, candidate->first);
-      if (!step || candidate->second.filename() != "best.h5") return candidate->second;
-      log_warn("checkpoint skipped: {}: contains step {}, but best.json gives step {}", candidate->second.string(),
-               *step, candidate->first);
-      wrongly_recorded = candidate->second;
-    } catch (const Error& error) {
-      log_warn("checkpoint skipped: {}", error.what());
-      if (newest_reason.empty()) newest_reason = error.what();
+    std::string damage;
+    const auto checkpoint = open_if_intact(candidate->second, damage);
+    if (!checkpoint) {
+      log_warn("checkpoint skipped: {}", damage);
+      if (newest_reason.empty()) newest_reason = damage;
+      continue;
     }
+    const auto step = other_step(*checkpoint, candidate->first);
+    if (!step || candidate->second.filename() != "best.h5") return candidate->second;
+    log_warn("checkpoint skipped: {}: contains step {}, but best.json gives step {}", candidate->second.string(), *step,
+             candidate->first);
+    wrongly_recorded = candidate->second;
   }
   if (candidates.empty() || wrongly_recorded) return wrongly_recorded;
   throw DamagedCheckpoints(
@@ -236,8 +256,7 @@ void CheckpointDirectory::load_best() {
   if (!best) return;
   const fs::path file = path_for(best->step);
   const auto wanted = checkpoint_checksum(file);
-  // A damaged file, or one of another step, must not replace the best checkpoint.
-  if (wanted && wanted != checkpoint_checksum(best->path) && contains_step(file, best->step)) link_best(best->step);
+  if (wanted && wanted != checkpoint_checksum(best->path) && is_outdated(*best, file)) link_best(best->step);
   if (fs::exists(best->path)) best_ = best;
 }
 
@@ -328,11 +347,9 @@ std::optional<fs::path> last_stage_of(const fs::path& run) {
 
 void CheckpointDirectory::forget_wrong_record(std::int64_t step) {
   if (!best_ || best_->step <= step) return;
-  try {
-    if (!other_step(CheckpointReader::open(best_->path), best_->step)) return;
-  } catch (const Error&) {
-    return;  // damaged
-  }
+  std::string damage;
+  const auto checkpoint = open_if_intact(best_->path, damage);
+  if (!checkpoint || !other_step(*checkpoint, best_->step)) return;
   remove_or_warn(path_ / "best.json");
   best_.reset();
 }

@@ -44,7 +44,8 @@ class CheckpointDirectory {
   /// Returns the newest checkpoint with a valid checksum, best.h5 included. Warns about a damaged checkpoint, with the
   /// reason, and tries the one before it. Returns nullopt if the folder has no checkpoints. Throws DamagedCheckpoints
   /// if all of them are damaged, because a silent new start would overwrite the run. A best.h5 of another step than
-  /// best.json gives is returned only if no other one is intact.
+  /// best.json gives is returned only if no other one is intact. Throws PathError or MachineError if one cannot be read
+  /// for another reason (permissions, an I/O error), because a resume from an earlier one would remove it.
   std::optional<std::filesystem::path> newest_complete() const;
   /// Removes best.json if it gives a step after `step`, but best.h5 contains another one: discard_after() then keeps
   /// best.h5.

@@ -8,15 +8,18 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <fstream>
 #include <functional>
 #include <string>
 #include <utility>
 
 #include "framework/core/error.h"
+#include "tests/communication/child_processes.h"
 #include "tests/temporary_folder.h"
 
 // Override the C library's functions, to simulate faults and network file systems.
@@ -143,6 +146,37 @@ TEST_F(AtomicFileTest, RefusesASecondWriterAndKeepsTheFirst) {
 }
 
 // As another process does where the folder cannot be locked.
+// Whose file this one may read only.
+TEST_F(AtomicFileTest, RefusesASecondWriterThatIsAnotherUser) {
+  fs::permissions(folder_, fs::perms::all);
+  const AtomicFile first(path("out"));
+  fs::permissions(partial_files(path("out")).at(0),
+                  fs::perms::owner_read | fs::perms::group_read | fs::perms::others_read);
+  const pid_t child = testing::fork_without_team();
+  if (child == 0) {
+    constexpr uid_t nobody = 65534;
+    if (geteuid() == 0 && setuid(nobody) != 0) std::_Exit(2);
+    try {
+      const AtomicFile second(path("out"));
+    } catch (const FileInUse&) {
+      std::_Exit(1);
+    }
+    std::_Exit(0);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(testing::exit_status(status), 1);
+}
+
+TEST_F(AtomicFileTest, WritesFilesWhoseLongNamesDifferAtTheirEnd) {
+  const std::string name(230, 'n');
+  AtomicFile first(path(name + "1")), second(path(name + "2"));
+  EXPECT_THROW(AtomicFile(path(name + "2")), FileInUse);
+  first.commit();
+  second.commit();
+  EXPECT_TRUE(fs::exists(path(name + "1")) && fs::exists(path(name + "2")));
+}
+
 TEST_F(AtomicFileTest, CreatesPartialFileAgainThatIsLockedOrRemovedBeforeItsLock) {
   const fs::path path = folder_ / "out.txt";
   for (const bool removes : {true, false}) {

@@ -4,11 +4,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/file.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cmath>
+#include <exception>
 #include <fstream>
 #include <set>
 
@@ -184,6 +186,22 @@ TEST_F(CheckpointDirectoryTest, SkipsBestOfAnotherStepThanItsRecord) {
   EXPECT_EQ(newest_complete_checkpoint(checkpoints_), checkpoints_ / "best.h5");
 }
 
+/// While this object exists, the process can have only one more open file.
+class OneMoreFile {
+ public:
+  OneMoreFile() {
+    const int next = dup(STDIN_FILENO);
+    close(next);
+    getrlimit(RLIMIT_NOFILE, &before_);
+    const rlimit limited{static_cast<rlim_t>(next) + 1, before_.rlim_max};
+    setrlimit(RLIMIT_NOFILE, &limited);
+  }
+  ~OneMoreFile() { setrlimit(RLIMIT_NOFILE, &before_); }
+
+ private:
+  rlimit before_{};
+};
+
 /// A checkpoint of two ranks, of which one had data to write.
 void write_in_shards(const CheckpointDirectory& directory, std::int64_t step) {
   const fs::path path = directory.path_for(step);
@@ -201,6 +219,29 @@ void write_in_shards(const CheckpointDirectory& directory, std::int64_t step) {
   CheckpointWriter writer(path);
   writer.text("shards", index.to_json());
   writer.finish();
+}
+
+// A resume from an earlier one would remove them.
+TEST_F(CheckpointDirectoryTest, CheckpointsThatCannotBeReadAreNotSkipped) {
+  const CheckpointDirectory directory(checkpoints_, 5, true);
+  write(directory, 1);
+  write_in_shards(directory, 2);
+  EXPECT_EQ(directory.newest_complete(), directory.path_for(2));
+  std::exception_ptr failure;  // UndefinedBehaviorSanitizer needs files to check its type
+  try {
+    const OneMoreFile limit;
+    directory.newest_complete();
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  ASSERT_TRUE(failure);
+  EXPECT_THAT(message_of<MachineError>([&] { std::rethrow_exception(failure); }), HasSubstr("Too many open files"));
+  fs::create_symlink("step_00000003.h5", directory.path_for(3));
+  const auto expect_refused = [&](const auto& find) {
+    EXPECT_THAT(message_of<PathError>(find), HasSubstr("step_00000003.h5: cannot open the checkpoint"));
+  };
+  expect_refused([&] { directory.newest_complete(); });
+  expect_refused([&] { newest_complete_checkpoint(checkpoints_); });
 }
 
 TEST_F(CheckpointDirectoryTest, KeepsShardsOfBestWithoutReadableRecord) {
@@ -305,6 +346,19 @@ TEST_F(CheckpointDirectoryTest, KeepsBestIfTheFileOfItsRecordIsDamagedOrOfAnothe
   fs::rename(directory.path_for(7), directory.path_for(2));
   EXPECT_TRUE(CheckpointDirectory(checkpoints_, 2, true).best().has_value());
   EXPECT_EQ(step_in(checkpoints_ / "best.h5"), 1);
+}
+
+// It may be the only checkpoint of that step.
+TEST_F(CheckpointDirectoryTest, KeepsBestOfALaterStepThanItsRecord) {
+  CheckpointDirectory directory(checkpoints_, 1, true);
+  write(directory, 6);
+  directory.committed(6, 3.0);
+  record(4, 3.0);
+  write(directory, 4);
+  const LogCapture log;
+  EXPECT_TRUE(CheckpointDirectory(checkpoints_, 1, true).best().has_value());
+  EXPECT_EQ(step_in(checkpoints_ / "best.h5"), 6);
+  EXPECT_THAT(log.text(), HasSubstr("best.h5: contains step 6, but best.json gives step 4"));
 }
 
 TEST_F(CheckpointDirectoryTest, RejectsFolderAsBestRecord) {
