@@ -21,14 +21,20 @@ struct ExportArguments {
   bool json = false;
 };
 
+/// Signals before the last file leave no output, and later ones end the program with status 0.
+ExportReport export_completely(SourceModel& source, ExportDirectory& directory, const ExportOptions& options) {
+  const StopRequests stop_requests;
+  ExportReport report = export_model(source, directory, options);
+  output_is_complete();
+  return report;
+}
+
 void run(const ExportArguments& options) {
   ImportOptions read;
   read.weights = weights_named(options.weights);
   ExportDirectory directory(options.directory, options.write.overwrite);  // refuses a second export before reading
   SourceModel source = open_source_model(options.source, read);
-  const StopRequests stop_requests;
-  const ExportReport report = export_model(source, directory, options.write);
-  output_is_complete();
+  const ExportReport report = export_completely(source, directory, options.write);
   if (options.json) {
     print_json(report.json());
     return;

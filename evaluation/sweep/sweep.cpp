@@ -117,6 +117,10 @@ void check_run(const SweepRun& run) {
     if (has_finished(run.loaded.settings)) return;
   } catch (const DamagedCheckpoints&) {
     return;  // fails alone, in run_one()
+  } catch (const UnusableFile&) {
+    return;
+  } catch (const MachineError&) {
+    return;
   }
   if (const std::string missing = missing_data(run.loaded.settings.data); !missing.empty())
     throw UserError("{}: {} does not exist; expected a tokenized dataset, which furlong prepare writes", run.name,

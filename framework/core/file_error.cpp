@@ -40,13 +40,14 @@ void throw_file_error(const fs::path& path, std::string_view action, int error) 
   const std::string reason = std::generic_category().message(error);
   switch (error) {
     case ENOENT:
+      throw UserError("{}: cannot {}: {}; {}", path.string(), action, reason, hint_for(error));
     case EACCES:
     case EPERM:
     case EISDIR:
     case ENOTDIR:
     case ENAMETOOLONG:
     case ELOOP:
-      throw PathError(fmt::format("{}: cannot {}: {}; {}", path.string(), action, reason, hint_for(error)), error);
+      throw UnusableFile("{}: cannot {}: {}; {}", path.string(), action, reason, hint_for(error));
     case EFBIG:
       throw MachineError("{}: cannot {}: {}; raise the file size limit (ulimit -f), or write to another file system",
                          path.string(), action, reason);

@@ -20,13 +20,13 @@ std::string printable(std::string_view bytes);
 std::string single_line(std::string_view bytes, std::size_t longest = 2000);
 
 /// Returns the result of `action`. If it throws a UserError, rethrows it with the message as a single_line(), whatever
-/// bytes of a file the message quotes. A PathError stays one.
+/// bytes of a file the message quotes. An UnusableFile stays one.
 template <class Action>
 auto with_single_line_errors(const Action& action) {
   try {
     return action();
-  } catch (const PathError& error) {
-    throw PathError(single_line(error.what()), error.error());
+  } catch (const UnusableFile& error) {
+    throw UnusableFile("{}", single_line(error.what()));
   } catch (const UserError& error) {
     throw UserError("{}", single_line(error.what()));
   }

@@ -113,13 +113,13 @@ void warn_of_unchecked(const fs::path& folder, std::size_t files, int reason) {
 }
 
 /// Whether another process, or another AtomicFile of this process, is writing. Removes what killed writers have left.
-/// Warns about another user's files that may have a writer.
+/// Warns about another user's files that may have a writer but cannot be locked.
 bool has_other_writer(const fs::path& target, const fs::path& own) {
   std::size_t unchecked = 0;
   for (const fs::path& other : partial_files(target)) {
     const int failure = other == own ? 0 : remove_if_abandoned(other);
     if (failure == EWOULDBLOCK) return true;
-    unchecked += failure == EACCES;
+    unchecked += failure == EACCES || failure == EBADF;
   }
   if (unchecked > 0) warn_of_unchecked(folder_of(target), unchecked, EACCES);
   return false;

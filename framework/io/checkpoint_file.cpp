@@ -289,7 +289,9 @@ void CheckpointReader::State::open_shards() {
   std::vector<std::map<std::string, std::int64_t>> found;
   for (const ShardIndex::File& file : index.files) {
     auto shard = std::make_unique<State>(path.parent_path() / file.name);
-    if (checkpoint_checksum(shard->path) != file.checksum)
+    detail::CheckpointHeader header{};
+    if (!shard->io.read_at(0, &header, sizeof header)) throw_file_error(shard->path, "read", shard->io.error());
+    if (header.checksum != file.checksum)
       throw UserError("{}: the checksum of shard {} is not the one in the shard index; use an earlier checkpoint",
                       path.string(), file.name);
     shard->open();

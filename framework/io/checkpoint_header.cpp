@@ -87,7 +87,7 @@ std::uint32_t verify(const Descriptor& descriptor, DescriptorIo& io, const fs::p
                     sizeof header, hint);
   }
   if (header.version < 1 || header.version > checkpoint_format_version) {
-    throw UserError(
+    throw UnusableFile(
         "{}: checkpoint format version {} is not supported, expected 1 to {}; use the Furlong version that wrote it",
         path.string(), header.version, checkpoint_format_version);
   }

@@ -47,9 +47,12 @@ void remove_and_end(int signal) {
   }
   constexpr std::chrono::milliseconds patience{200};  // a paused reader does not keep the program running
   const bool complete = is_complete;
-  write_patiently(STDERR_FILENO, complete ? "warning: stopped by SIG" : "error: stopped by SIG", patience);
-  write_patiently(STDERR_FILENO, signal == SIGINT ? "INT" : signal == SIGTERM ? "TERM" : "HUP", patience);
-  write_patiently(STDERR_FILENO, complete ? "; the output is complete\n" : "; no partial file is left\n", patience);
+  static constexpr std::string_view lines[2][3] = {
+      {"error: stopped by SIGINT; no partial file is left\n", "error: stopped by SIGTERM; no partial file is left\n",
+       "error: stopped by SIGHUP; no partial file is left\n"},
+      {"warning: stopped by SIGINT; the output is complete\n", "warning: stopped by SIGTERM; the output is complete\n",
+       "warning: stopped by SIGHUP; the output is complete\n"}};
+  write_patiently(STDERR_FILENO, lines[complete][signal == SIGINT ? 0 : signal == SIGTERM ? 1 : 2], patience);
   ::_exit(complete ? 0 : 3);
 }
 

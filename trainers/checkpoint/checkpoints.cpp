@@ -63,18 +63,22 @@ std::optional<CheckpointDirectory::Best> recorded_best(const fs::path& folder) {
                                    folder / "best.h5"};
 }
 
+/// Whether a checkpoint that cannot be opened is damaged or missing. Otherwise (permissions, an I/O error, a newer
+/// format) it may be intact.
+bool is_damage(const Error& error) {
+  return dynamic_cast<const UserError*>(&error) != nullptr && dynamic_cast<const UnusableFile*>(&error) == nullptr;
+}
+
 /// Opens a checkpoint and its shards. Returns nullopt, and the reason in `damage`, if it is damaged or missing. Throws
-/// if it cannot be read for another reason (permissions, an I/O error): an intact one must not be taken for damaged.
+/// if it cannot be read for another reason.
 std::optional<CheckpointReader> open_if_intact(const fs::path& path, std::string& damage) {
   try {
     return CheckpointReader::open(path);
-  } catch (const PathError& error) {
-    if (error.error() != ENOENT) throw;
+  } catch (const Error& error) {
+    if (!is_damage(error)) throw;
     damage = error.what();
-  } catch (const UserError& error) {
-    damage = error.what();
+    return std::nullopt;
   }
-  return std::nullopt;
 }
 
 using Candidates = std::vector<std::pair<std::int64_t, fs::path>>;
@@ -92,18 +96,12 @@ std::optional<std::int64_t> other_step(const CheckpointReader& checkpoint, std::
   return checkpoint.integer("step");
 }
 
-/// Returns whether the checkpoint recorded in best.json replaces best.h5: the program was killed between the two.
-bool is_outdated(const CheckpointDirectory::Best& best, const fs::path& recorded) {
+/// Returns the step of a checkpoint, or nullopt if it is damaged, missing or of no step.
+std::optional<std::int64_t> step_of(const fs::path& path) {
   std::string damage;
-  const auto now = open_if_intact(best.path, damage);
-  if (now && !now->has("step")) return false;
-  const std::int64_t step = now ? now->integer("step") : -1;
-  if (step > best.step)
-    log_warn("{}: contains step {}, but best.json gives step {}", best.path.string(), step, best.step);
-  if (step >= best.step) return false;
-  // A damaged file, or one of another step, must not replace the best checkpoint.
-  const auto wanted = open_if_intact(recorded, damage);
-  return wanted && wanted->has("step") && wanted->integer("step") == best.step;
+  const auto checkpoint = open_if_intact(path, damage);
+  if (!checkpoint || !checkpoint->has("step")) return std::nullopt;
+  return checkpoint->integer("step");
 }
 
 /// Returns the last readable candidate; candidates are ascending by step. A best.h5 of another step than its record is
@@ -207,24 +205,27 @@ void CheckpointDirectory::remove_orphaned_shards(std::int64_t up_to) const {
     if (checkpoint && !wanted.contains(*checkpoint) && step_in_name(*checkpoint + ".h5").value_or(up_to) <= up_to)
       orphans.push_back(entry.path());
   }
-  // If best.json is unreadable, best.h5 still names its shards.
-  if (!orphans.empty() && !best_) {
-    const std::vector<std::string> needed = shards_of_best();
+  // Whatever best.json says, best.h5 names its shards.
+  if (!orphans.empty() && (!best_ || !best_has_recorded_step_)) {
+    const auto needed = shards_of_best();
+    if (!needed) return;
     std::erase_if(orphans, [&](const fs::path& orphan) {
-      return std::find(needed.begin(), needed.end(), orphan.filename()) != needed.end();
+      return std::find(needed->begin(), needed->end(), orphan.filename()) != needed->end();
     });
   }
   for (const fs::path& orphan : orphans) remove_or_warn(orphan);
 }
 
-std::vector<std::string> CheckpointDirectory::shards_of_best() const {
+/// Returns the shards that best.h5 needs; nullopt if it cannot be read, but may be intact.
+std::optional<std::vector<std::string>> CheckpointDirectory::shards_of_best() const {
+  std::vector<std::string> none;
   const fs::path best = path_ / "best.h5";
-  if (!fs::exists(best)) return {};
+  if (!fs::exists(best)) return none;
   try {
     return CheckpointReader::shards_of(best);
   } catch (const Error& error) {
     log_warn("{}", error.what());
-    return {};
+    return is_damage(error) ? std::optional(none) : std::nullopt;
   }
 }
 
@@ -234,6 +235,7 @@ void CheckpointDirectory::set_best(std::int64_t step, double validation_loss) {
   const nlohmann::ordered_json record = {{"step", step}, {"validation_loss", validation_loss}, {"file", "best.h5"}};
   write_file_atomically(path_ / "best.json", record.dump() + '\n');
   link_best(step);
+  best_has_recorded_step_ = true;
   best_ = Best{step, validation_loss, path_ / "best.h5"};
 }
 
@@ -256,7 +258,14 @@ void CheckpointDirectory::load_best() {
   if (!best) return;
   const fs::path file = path_for(best->step);
   const auto wanted = checkpoint_checksum(file);
-  if (wanted && wanted != checkpoint_checksum(best->path) && is_outdated(*best, file)) link_best(best->step);
+  if (wanted && wanted != checkpoint_checksum(best->path)) {
+    const std::optional<std::int64_t> present = step_of(best->path);
+    best_has_recorded_step_ = !present || *present <= best->step;
+    if (!best_has_recorded_step_)
+      log_warn("{}: contains step {}, but best.json gives step {}", best->path.string(), *present, best->step);
+    // The program was killed between the two files. A damaged file, or one of another step, must not replace best.h5.
+    if (present.value_or(-1) < best->step && step_of(file) == best->step) link_best(best->step);
+  }
   if (fs::exists(best->path)) best_ = best;
 }
 
@@ -288,7 +297,7 @@ std::optional<fs::path> newest_complete_checkpoint(const fs::path& folder) {
   for (Candidates candidates = list();;) {
     try {
       return newest_complete_of(folder, candidates);
-    } catch (const UserError&) {
+    } catch (const Error&) {
       Candidates now = list();
       if (now == candidates) throw;
       candidates = std::move(now);  // a training has replaced them meanwhile

@@ -44,8 +44,8 @@ class CheckpointDirectory {
   /// Returns the newest checkpoint with a valid checksum, best.h5 included. Warns about a damaged checkpoint, with the
   /// reason, and tries the one before it. Returns nullopt if the folder has no checkpoints. Throws DamagedCheckpoints
   /// if all of them are damaged, because a silent new start would overwrite the run. A best.h5 of another step than
-  /// best.json gives is returned only if no other one is intact. Throws PathError or MachineError if one cannot be read
-  /// for another reason (permissions, an I/O error), because a resume from an earlier one would remove it.
+  /// best.json gives is returned only if no other one is intact. Throws UnusableFile or MachineError if one cannot be
+  /// read for another reason (permissions, a newer format, an I/O error): a resume from an earlier one would remove it.
   std::optional<std::filesystem::path> newest_complete() const;
   /// Removes best.json if it gives a step after `step`, but best.h5 contains another one: discard_after() then keeps
   /// best.h5.
@@ -71,12 +71,13 @@ class CheckpointDirectory {
   void load_best();
   void forget_best();
   void remove_orphaned_shards(std::int64_t up_to) const;
-  std::vector<std::string> shards_of_best() const;
+  std::optional<std::vector<std::string>> shards_of_best() const;
 
   std::filesystem::path path_;
   std::int64_t keep_last_;
   bool keep_best_;
   std::optional<Best> best_;
+  bool best_has_recorded_step_ = true;  // of best.json
 };
 
 /// Returns the newest complete checkpoint, like CheckpointDirectory::newest_complete, without changing the folder: safe

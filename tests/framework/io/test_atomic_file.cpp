@@ -145,7 +145,6 @@ TEST_F(AtomicFileTest, RefusesASecondWriterAndKeepsTheFirst) {
   EXPECT_EQ(content(path), "second");
 }
 
-// As another process does where the folder cannot be locked.
 // Whose file this one may read only.
 TEST_F(AtomicFileTest, RefusesASecondWriterThatIsAnotherUser) {
   fs::permissions(folder_, fs::perms::all);
@@ -177,6 +176,7 @@ TEST_F(AtomicFileTest, WritesFilesWhoseLongNamesDifferAtTheirEnd) {
   EXPECT_TRUE(fs::exists(path(name + "1")) && fs::exists(path(name + "2")));
 }
 
+// As another process does where the folder cannot be locked.
 TEST_F(AtomicFileTest, CreatesPartialFileAgainThatIsLockedOrRemovedBeforeItsLock) {
   const fs::path path = folder_ / "out.txt";
   for (const bool removes : {true, false}) {

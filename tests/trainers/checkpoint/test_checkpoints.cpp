@@ -186,17 +186,17 @@ TEST_F(CheckpointDirectoryTest, SkipsBestOfAnotherStepThanItsRecord) {
   EXPECT_EQ(newest_complete_checkpoint(checkpoints_), checkpoints_ / "best.h5");
 }
 
-/// While this object exists, the process can have only one more open file.
-class OneMoreFile {
+/// While this object exists, the process can open at most `count` more files.
+class FileLimit {
  public:
-  OneMoreFile() {
+  explicit FileLimit(int count) {
     const int next = dup(STDIN_FILENO);
     close(next);
     getrlimit(RLIMIT_NOFILE, &before_);
-    const rlimit limited{static_cast<rlim_t>(next) + 1, before_.rlim_max};
+    const rlimit limited{static_cast<rlim_t>(next + count), before_.rlim_max};
     setrlimit(RLIMIT_NOFILE, &limited);
   }
-  ~OneMoreFile() { setrlimit(RLIMIT_NOFILE, &before_); }
+  ~FileLimit() { setrlimit(RLIMIT_NOFILE, &before_); }
 
  private:
   rlimit before_{};
@@ -227,21 +227,28 @@ TEST_F(CheckpointDirectoryTest, CheckpointsThatCannotBeReadAreNotSkipped) {
   write(directory, 1);
   write_in_shards(directory, 2);
   EXPECT_EQ(directory.newest_complete(), directory.path_for(2));
-  std::exception_ptr failure;  // UndefinedBehaviorSanitizer needs files to check its type
-  try {
-    const OneMoreFile limit;
-    directory.newest_complete();
-  } catch (...) {
-    failure = std::current_exception();
+  for (const int files : {1, 2}) {  // of three: the checkpoint and its shards
+    std::exception_ptr failure;     // UndefinedBehaviorSanitizer needs files to check its type
+    try {
+      const FileLimit limit(files);
+      directory.newest_complete();
+    } catch (...) {
+      failure = std::current_exception();
+    }
+    ASSERT_TRUE(failure) << files;
+    EXPECT_THAT(message_of<MachineError>([&] { std::rethrow_exception(failure); }), HasSubstr("Too many open files"));
   }
-  ASSERT_TRUE(failure);
-  EXPECT_THAT(message_of<MachineError>([&] { std::rethrow_exception(failure); }), HasSubstr("Too many open files"));
-  fs::create_symlink("step_00000003.h5", directory.path_for(3));
-  const auto expect_refused = [&](const auto& find) {
-    EXPECT_THAT(message_of<PathError>(find), HasSubstr("step_00000003.h5: cannot open the checkpoint"));
+  const auto expect_refused = [&](const char* reason) {
+    EXPECT_THAT(message_of<UnusableFile>([&] { directory.newest_complete(); }), HasSubstr(reason));
+    EXPECT_THAT(message_of<UnusableFile>([&] { newest_complete_checkpoint(checkpoints_); }), HasSubstr(reason));
   };
-  expect_refused([&] { directory.newest_complete(); });
-  expect_refused([&] { newest_complete_checkpoint(checkpoints_); });
+  write(directory, 3);
+  std::fstream newer(directory.path_for(3), std::ios::in | std::ios::out | std::ios::binary);
+  newer.seekp(8).put('\x7f');
+  newer.close();
+  expect_refused("step_00000003.h5: checkpoint format version 127");
+  fs::create_symlink("step_00000004.h5", directory.path_for(4));
+  expect_refused("step_00000004.h5: cannot open the checkpoint");
 }
 
 TEST_F(CheckpointDirectoryTest, KeepsShardsOfBestWithoutReadableRecord) {
