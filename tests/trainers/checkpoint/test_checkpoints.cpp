@@ -60,6 +60,13 @@ class CheckpointDirectoryTest : public testing::WithTemporaryFolder {
     write_file_atomically(checkpoints_ / "best.json",
                           fmt::format(R"({{"step":{},"validation_loss":{},"file":"best.h5"}})", step, loss));
   }
+  /// Leaves best.h5 of step `best`, but a best.json that gives step `recorded`, whose file exists.
+  void leave_other_record(CheckpointDirectory& directory, std::int64_t best, std::int64_t recorded) const {
+    write(directory, best);
+    directory.committed(best, 3.0);
+    record(recorded, 2.0);
+    write(directory, recorded);
+  }
   std::set<std::string> files() const {
     std::set<std::string> names;
     for (const auto& entry : fs::directory_iterator(checkpoints_)) names.insert(entry.path().filename().string());
@@ -342,10 +349,7 @@ TEST_F(CheckpointDirectoryTest, CompletesInterruptedChangeOfBest) {
 
 TEST_F(CheckpointDirectoryTest, KeepsBestIfTheFileOfItsRecordIsDamagedOrOfAnotherStep) {
   CheckpointDirectory directory(checkpoints_, 2, true);
-  write(directory, 1);
-  directory.committed(1, 3.0);
-  record(2, 2.0);
-  write(directory, 2);
+  leave_other_record(directory, 1, 2);
   damage(directory.path_for(2));
   EXPECT_TRUE(CheckpointDirectory(checkpoints_, 2, true).best().has_value());
   EXPECT_EQ(step_in(checkpoints_ / "best.h5"), 1);
@@ -358,10 +362,7 @@ TEST_F(CheckpointDirectoryTest, KeepsBestIfTheFileOfItsRecordIsDamagedOrOfAnothe
 // It may be the only checkpoint of that step.
 TEST_F(CheckpointDirectoryTest, KeepsBestOfALaterStepThanItsRecord) {
   CheckpointDirectory directory(checkpoints_, 1, true);
-  write(directory, 6);
-  directory.committed(6, 3.0);
-  record(4, 3.0);
-  write(directory, 4);
+  leave_other_record(directory, 6, 4);
   const LogCapture log;
   EXPECT_TRUE(CheckpointDirectory(checkpoints_, 1, true).best().has_value());
   EXPECT_EQ(step_in(checkpoints_ / "best.h5"), 6);
