@@ -58,7 +58,8 @@ StoreTimes times_within(milliseconds timeout) {
   return times;
 }
 
-/// The cores that a process may use, and its host. Exchanged by default_threads().
+/// The cores that a process may use, and its host. Exchanged by default_threads(). No cores if the kernel has more
+/// than fit the mask.
 struct Cores {
   std::uint64_t host = 0;
   std::array<std::uint8_t, CPU_SETSIZE / 8> allowed{};
@@ -442,7 +443,8 @@ void ProcessGroup::barrier() const { communicator().barrier(Stream{}).wait(); }
 
 int ProcessGroup::default_threads() const {
   if (!joined_) return 0;
-  const int usable = read_machine().cpu.usable_cores();
+  const CpuInformation cpu = read_machine().cpu;
+  const int usable = cpu.usable_cores();
   const Cores own = Cores::own(environment_.host);
   const Tensor mine = Tensor::empty({static_cast<std::int64_t>(sizeof own)}, DType::uint8);
   std::memcpy(mine.address(), &own, sizeof own);
@@ -461,6 +463,8 @@ int ProcessGroup::default_threads() const {
     share += 1.0 / static_cast<double>(std::count_if(processes.begin(), processes.end(),
                                                      [&](const Cores& other) { return other.has(core); }));
   }
+  if (own.count() == 0)  // too many for the mask; unless they are bound, the ranks share them
+    share = cpu.allowed_cores < cpu.online_cores ? usable : usable / static_cast<double>(processes.size());
   // A container's CPU quota is shared by all ranks of the host.
   if (usable < own.count())
     share = std::min(share, static_cast<double>(usable) / static_cast<double>(processes.size()));

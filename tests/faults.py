@@ -210,6 +210,8 @@ def try_case(scratch, case, network):
             status == case.status if case.status is not None else status != 0, f"status {status}:\n{scene.job.output()}"
         )
         jobs.expect(ended <= TIMEOUT, f"the processes ended after {ended:.1f} s, and {TIMEOUT:g} s are allowed")
+        if not case.stopped:
+            jobs.expect(over <= TIMEOUT, f"the launcher ended after {over:.1f} s, and {TIMEOUT:g} s are allowed")
         lines = scene.job.errors()
         expect_names(scene, lines)
         expect_goes_on(scene)

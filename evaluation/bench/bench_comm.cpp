@@ -196,7 +196,8 @@ BenchCommTraining bench_comm_training(const ProcessGroup& group, const LoadedSet
   Settings settings = loaded.settings;
   check_training(group, settings);
   settings.trainer.max_steps = std::max<std::int64_t>(settings.trainer.max_steps, steps + warm_up);
-  set_thread_count(settings.threads > 0 ? static_cast<int>(settings.threads) : group.default_threads());
+  const int default_threads = group.default_threads();  // a collective: all ranks call it, even if `threads` is set
+  set_thread_count(settings.threads > 0 ? static_cast<int>(settings.threads) : default_threads);
   const std::unique_ptr<Dataset> data = open_data(settings.data);
   check_agreement(group, settings, *data);
   check_against_data(loaded, *data);

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "tests/cli/job.h"
 #include "tests/cli/program.h"
 
 namespace furlong {
@@ -32,6 +33,18 @@ TEST_F(CommCommands, RejectsInvalidOptions) {
                  "--trace-steps 6-3: expected a range of steps");
   expect_refusal({"train", config, "--trace-steps", "3"}, "--trace");
   expect_refusal({"launch", "-n", "2", "bench", "attention"}, "furlong launch bench: ");
+}
+
+TEST_F(CommCommands, RanksOfBenchCommMayHaveDifferentThreads) {
+  testing::JobOptions options;
+  options.change = [](int rank, std::vector<std::string>& arguments) {
+    if (rank == 1) arguments.insert(arguments.end(), {"--set", "threads=1"});
+  };
+  testing::Job job(2, path("output"),
+                   {"bench", "comm", "--bytes", "8", "--repeats", "1", "--config", config, "--steps", "1", "--set",
+                    "data.batch_size=2", "--set", "data.sequence_length=64"},
+                   options);
+  for (const testing::Finished& process : job.wait()) EXPECT_EQ(process.status, 0) << process.err;
 }
 
 TEST_F(CommCommands, BenchCommPrintsTableAndWritesJson) {

@@ -46,6 +46,21 @@ void copy_atomically(const fs::path& from, const fs::path& to) {
   out.commit();
 }
 
+/// Makes `to` another name of the file `from`, or a copy on file systems without hard links.
+void link_atomically(const fs::path& from, const fs::path& to) {
+  const fs::path temporary = partial_path(to);
+  std::error_code ignored;
+  if (::linkat(AT_FDCWD, from.c_str(), AT_FDCWD, temporary.c_str(), AT_SYMLINK_FOLLOW) != 0) {
+    copy_atomically(from, to);  // reports any other failure
+    return;
+  }
+  // rename() leaves both names where they already are links to one file.
+  const int failure = ::rename(temporary.c_str(), to.c_str()) == 0 ? 0 : errno;
+  fs::remove(temporary, ignored);
+  if (failure != 0) throw_file_error(to, "write", failure);
+  flush_directory(to.parent_path());
+}
+
 /// Reads best.json in a folder; nullopt if it is missing or invalid.
 std::optional<CheckpointDirectory::Best> recorded_best(const fs::path& folder) {
   const fs::path record = folder / "best.json";
@@ -188,6 +203,11 @@ void CheckpointDirectory::committed(std::int64_t step, std::optional<double> val
   remove_orphaned_shards(step);  // other ranks may be writing those of later steps
 }
 
+void CheckpointDirectory::adopt(const fs::path& checkpoint, std::int64_t step) const {
+  std::error_code missing;
+  if (!fs::equivalent(checkpoint, path_for(step), missing)) link_atomically(checkpoint, path_for(step));
+}
+
 void CheckpointDirectory::outdate_best() {
   if (best_) best_->validation_loss = HUGE_VAL;
 }
@@ -234,23 +254,9 @@ std::optional<std::vector<std::string>> CheckpointDirectory::shards_of_best() co
 void CheckpointDirectory::set_best(std::int64_t step, double validation_loss) {
   const nlohmann::ordered_json record = {{"step", step}, {"validation_loss", validation_loss}, {"file", "best.h5"}};
   write_file_atomically(path_ / "best.json", record.dump() + '\n');
-  link_best(step);
+  link_atomically(path_for(step), path_ / "best.h5");
   best_has_recorded_step_ = true;
   best_ = Best{step, validation_loss, path_ / "best.h5"};
-}
-
-void CheckpointDirectory::link_best(std::int64_t step) const {
-  const fs::path from = path_for(step), to = path_ / "best.h5", temporary = partial_path(to);
-  std::error_code ignored;
-  if (::link(from.c_str(), temporary.c_str()) != 0) {
-    copy_atomically(from, to);  // no hard links; reports any other failure
-    return;
-  }
-  // rename() leaves both names where they already are links to one file.
-  const int failure = ::rename(temporary.c_str(), to.c_str()) == 0 ? 0 : errno;
-  fs::remove(temporary, ignored);
-  if (failure != 0) throw_file_error(to, "write", failure);
-  flush_directory(path_);
 }
 
 void CheckpointDirectory::load_best() {
@@ -264,7 +270,7 @@ void CheckpointDirectory::load_best() {
     if (!best_has_recorded_step_)
       log_warn("{}: contains step {}, but best.json gives step {}", best->path.string(), *present, best->step);
     // The program was killed between the two files. A damaged file, or one of another step, must not replace best.h5.
-    if (present.value_or(-1) < best->step && step_of(file) == best->step) link_best(best->step);
+    if (present.value_or(-1) < best->step && step_of(file) == best->step) link_atomically(file, best->path);
   }
   if (fs::exists(best->path)) best_ = best;
 }

@@ -39,6 +39,9 @@ class CheckpointDirectory {
   /// removed. Shards of later steps stay, because their checkpoint is still incomplete. A resumed run may call this
   /// again for the step that it resumed from, in case the earlier run was killed before its call.
   void committed(std::int64_t step, std::optional<double> validation_loss = std::nullopt);
+  /// Gives a checkpoint of `step` in this folder, such as best.h5, the name of that step too; replaces any other file
+  /// of that name. Call it after loading the checkpoint: writing it again would replace the shards that it needs.
+  void adopt(const std::filesystem::path& checkpoint, std::int64_t step) const;
   /// Any next validation loss is below the best one so far, which is a loss of other data.
   void outdate_best();
   /// Returns the newest checkpoint with a valid checksum, best.h5 included. Warns about a damaged checkpoint, with the
@@ -67,7 +70,6 @@ class CheckpointDirectory {
 
  private:
   void set_best(std::int64_t step, double validation_loss);
-  void link_best(std::int64_t step) const;
   void load_best();
   void forget_best();
   void remove_orphaned_shards(std::int64_t up_to) const;

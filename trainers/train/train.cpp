@@ -200,8 +200,9 @@ TrainResult train(const LoadedSettings& loaded, const TrainOptions& options) {
   // Outlives the catch: its destructor waits for a checkpoint in progress, which waits for the other ranks.
   std::optional<Run> run;
   try {
-    if (options.resume == TrainOptions::Resume::path)
-      checkpoint_of(options.checkpoint);  // report a bad path before the run directory is created
+    // Report a bad path before the run directory is created. A job that continues its own run no longer needs it.
+    if (options.resume == TrainOptions::Resume::path && !was_begun_by_this_job(loaded.settings.run_directory))
+      checkpoint_of(options.checkpoint);
     run.emplace(loaded.settings, set_up_run(loaded, options, group), options, group, stop_requests);
     TrainResult result = run->train();
     result.is_first = group.is_first();

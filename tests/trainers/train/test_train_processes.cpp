@@ -191,6 +191,25 @@ TEST_F(TrainProcesses, ResumeWithAnyWorldSize) {
   }
 }
 
+// Without moving averages the shards of the same step would differ.
+TEST_F(TrainProcesses, KeepShardsOfTheBestCheckpointThatTheyResumeFrom) {
+  train(2, "run");
+  const fs::path folder = path("run/checkpoints"), best = folder / "best.h5";
+  const std::int64_t step = CheckpointReader::open(best).integer("step");
+  for (const std::int64_t saved : {5, 10}) fs::remove(checkpoint_path(folder, saved));
+  const std::string stop = fmt::format("trainer.max_steps={}", step);
+  const std::vector<Finished> found = Job(2, path("output"),
+                                          [&] {
+                                            auto all = arguments("run", {"optimizer.ema_decay=0", stop});
+                                            all.insert(all.end(), {"--resume", best.string()});
+                                            return all;
+                                          }())
+                                          .wait();
+  for (const Finished& process : found) ASSERT_EQ(process.status, 0) << all_errors(found);
+  EXPECT_EQ(CheckpointReader::open(best).integer("step"), step) << "with the checksums of its shards";
+  EXPECT_EQ(CheckpointReader::open(checkpoint_path(folder, step)).integer("step"), step);
+}
+
 TEST_F(TrainProcesses, StopRequestOfOneRankStopsAllAtSameStep) {
   const std::vector<std::string> endless{"trainer.max_steps=10000000", "checkpoint.every=0",
                                          "trainer.validate_every=0"};
@@ -279,7 +298,7 @@ TEST_F(TrainProcesses, RejectDifferencesBetweenRanks) {
   for (const Finished& process : job(2, "copied", {}, options).wait()) EXPECT_EQ(process.status, 0) << process.err;
 }
 
-TEST_F(TrainProcesses, RejectDifferentTraceOptions) {
+TEST_F(TrainProcesses, RejectDifferentOptionsOfBenchComm) {
   JobOptions options;
   options.change = [](int rank, std::vector<std::string>& arguments) {
     if (rank == 1) arguments.insert(arguments.end(), {"--bytes", "2048"});

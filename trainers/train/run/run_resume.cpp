@@ -57,7 +57,7 @@ void keep_input(const char* key, const fs::path& given, const CheckpointDirector
 }
 
 /// The job that has begun the run in this directory, if its starts have an id in common ($FURLONG_RESUME_ID).
-fs::path job_file(const RunDirectory& directory) { return directory.path() / "resume_id"; }
+fs::path job_file(const fs::path& run_directory) { return run_directory / "resume_id"; }
 
 std::string job_id() {
   const char* id = std::getenv("FURLONG_RESUME_ID");
@@ -69,9 +69,8 @@ std::string job_id() {
 TrainOptions::Resume present_choice(const TrainOptions& options, const RunDirectory& directory,
                                     const CheckpointDirectory& checkpoints) {
   using Resume = TrainOptions::Resume;
-  const bool is_restart = !job_id().empty() && fs::exists(job_file(directory)) &&
-                          read_text_file(job_file(directory), 4096) == job_id() && checkpoints.newest_complete();
-  if (options.resume == Resume::automatic || !is_restart) return options.resume;
+  if (options.resume == Resume::automatic || !was_begun_by_this_job(directory.path()) || !checkpoints.newest_complete())
+    return options.resume;
   log_info("this job continues its own run; --resume was for its first start");
   return Resume::automatic;
 }
@@ -118,8 +117,8 @@ void start_from_weights(Trainer& trainer, const fs::path& weights) {
              list(report.missing));
   if (!report.restarted.empty())
     log_warn(
-        "the output layer there predicts something else (tokens, or labels of other names or order), so here it "
-        "starts untrained: {}",
+        "the output layer there predicts something else (tokens, or labels of other names or order), or from other "
+        "states (objective.pooling), so here it starts untrained: {}",
         list(report.restarted));
   if (!report.unused.empty() && report.same_outputs)
     log_warn(
@@ -216,7 +215,6 @@ void warn_about_changes(const CheckpointReader& checkpoint, const Settings& now)
 /// What rank 0 has loaded.
 struct Loaded {
   bool is_own = true;     ///< a checkpoint of this run directory
-  bool is_saved = false;  ///< the loaded file is the directory's checkpoint of the present step
   bool new_data = false;  ///< other data than the checkpoint's
   std::string metrics;    ///< up to that step
 };
@@ -233,34 +231,37 @@ Loaded load_on_first(const fs::path& from, bool allow_new_data, Trainer& trainer
   check_name(checkpoint, trainer.steps(), checkpoints);
   warn_about_changes(checkpoint, trainer.model().settings);
   if (checkpoint.has("metrics")) loaded.metrics = checkpoint.text("metrics");
-  // Any other file of that name may be damaged, and the loaded one then must stay.
-  std::error_code missing;
-  loaded.is_saved = fs::equivalent(from, checkpoints.path_for(trainer.steps()), missing);
   return loaded;
 }
 
 /// Rank 0: removes what the run writes again, after all ranks have loaded. Returns whether the best checkpoint so far
 /// is among it.
-bool clean_up(bool resumed, const Loaded& loaded, const RunDirectory& directory, const Trainer& trainer,
-              CheckpointDirectory& checkpoints) {
+bool clean_up(const std::optional<fs::path>& from, const Loaded& loaded, const RunDirectory& directory,
+              const Trainer& trainer, CheckpointDirectory& checkpoints) {
   // A run that continues in another directory takes its metrics along.
   if (!loaded.is_own) forget_earlier_run(directory, checkpoints);
-  if (resumed && (!loaded.is_own || !fs::exists(directory.metrics())))
+  if (from && (!loaded.is_own || !fs::exists(directory.metrics())))
     write_file_atomically(directory.metrics(), loaded.metrics);
   const std::int64_t step = trainer.steps();
   const bool had_best = checkpoints.best().has_value();
-  if (resumed) {
+  if (from) {
     checkpoints.forget_wrong_record(step);
+    if (loaded.is_own) checkpoints.adopt(*from, step);
     warn_about_discarded(checkpoints, step);
     checkpoints.discard_after(step);
   }
   // After the later best checkpoint is gone, so that this one can become the best.
-  if (loaded.is_saved) checkpoints.committed(step, trainer.early_stopping().best_at(step));
-  cut_back(directory.metrics(), resumed ? step : -1);
+  if (from && loaded.is_own) checkpoints.committed(step, trainer.early_stopping().best_at(step));
+  cut_back(directory.metrics(), from ? step : -1);
   return had_best && !checkpoints.best();
 }
 
 }  // namespace
+
+bool was_begun_by_this_job(const fs::path& run_directory) {
+  const fs::path file = job_file(run_directory);
+  return !job_id().empty() && fs::exists(file) && read_text_file(file, 4096) == job_id();
+}
 
 bool resume_run(const TrainOptions& options, const ProcessGroup& group, const RunDirectory& directory, Trainer& trainer,
                 CheckpointDirectory* checkpoints) {
@@ -278,15 +279,15 @@ bool resume_run(const TrainOptions& options, const ProcessGroup& group, const Ru
     trainer.load(CheckpointReader::open(*from));
   }
   // Rank 0 knows whether the checkpoint belongs to this run; all ranks must agree on what to save.
-  const bool is_saved = group.broadcast_text(loaded.is_saved ? "saved" : "") == "saved";
+  const bool is_saved = group.broadcast_text(from && loaded.is_own ? "saved" : "") == "saved";
   if (from || !weights.empty()) check_same_start(group, trainer.digest(), from ? *from : weights);
   std::string best_losses;  // new: of other data so far; lost: of a checkpoint that is gone
   if (group.is_first()) {
     // Only now: a run that cannot start leaves the earlier one unchanged.
     if (choice == TrainOptions::Resume::never) forget_earlier_run(directory, *checkpoints);
-    const bool lost_best = clean_up(from.has_value(), loaded, directory, trainer, *checkpoints);
+    const bool lost_best = clean_up(from, loaded, directory, trainer, *checkpoints);
     best_losses = loaded.new_data ? "new" : lost_best && settings.checkpoint.keep_best ? "lost" : "";
-    if (!job_id().empty()) write_file_atomically(job_file(directory), job_id());
+    if (!job_id().empty()) write_file_atomically(job_file(directory.path()), job_id());
   }
   // The other ranks also wait until rank 0 is done: they write shards, which discard_after() would remove as orphans.
   best_losses = group.broadcast_text(best_losses);

@@ -176,6 +176,12 @@ TEST_F(RunResumeTest, JobThatStartsAgainContinuesItsOwnRun) {
   const std::string metrics = content(path("new/metrics.jsonl"));
   EXPECT_EQ(run("new", {"trainer.max_steps=7"}, other).step, 7) << "another start of the same job";
   EXPECT_TRUE(content(path("new/metrics.jsonl")).starts_with(metrics));
+  fs::rename(path("run"), path("elsewhere"));
+  EXPECT_EQ(run("new", {"trainer.max_steps=7"}, other).step, 7) << "PATH need not exist any more";
+  EXPECT_THAT(testing::message_of<UserError>([&] { run("newer", {"trainer.max_steps=7"}, other); }),
+              HasSubstr("does not exist"));
+  EXPECT_FALSE(fs::exists(path("newer")));
+  fs::rename(path("elsewhere"), path("run"));
   EXPECT_EQ(run("new", {"trainer.max_steps=8"}, never).step, 8);
   EXPECT_TRUE(content(path("new/metrics.jsonl")).starts_with(metrics));
   setenv("FURLONG_RESUME_ID", "43", 1);
@@ -293,7 +299,7 @@ TEST_F(RunResumeTest, ResumesFromIntactCheckpointIfBestIsWronglyRecorded) {
 }
 
 // best.h5 is a copy on file systems without hard links.
-TEST_F(RunResumeTest, KeepsLoadedBestCheckpointNextToDamagedOneOfItsStep) {
+TEST_F(RunResumeTest, LoadedBestCheckpointReplacesDamagedOneOfItsStep) {
   train(4);
   const fs::path best = checkpoints() / "best.h5", step = checkpoints() / "step_00000004.h5";
   fs::copy_file(best, path("copy.h5"));
@@ -302,9 +308,9 @@ TEST_F(RunResumeTest, KeepsLoadedBestCheckpointNextToDamagedOneOfItsStep) {
   const auto expect_step = [](const ProcessGroup&, const Trainer& trainer) { EXPECT_EQ(trainer.steps(), 4); };
   resume(
       {}, false, [](int) {}, expect_step);
-  EXPECT_EQ(CheckpointReader::open(best).integer("step"), 4);
+  EXPECT_EQ(CheckpointReader::open(step).integer("step"), 4) << "the loaded one has its name";
+  EXPECT_FALSE(fs::exists(best)) << "removed without keep_best";
   EXPECT_EQ(run("run", {"trainer.max_steps=4", "checkpoint.keep_best=false"}).step, 4);
-  EXPECT_EQ(CheckpointReader::open(step).integer("step"), 4) << "written again";
 }
 
 TEST_F(RunResumeTest, RejectsCheckpointWithShardsThatItsNameDoesNotProtect) {
