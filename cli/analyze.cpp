@@ -216,6 +216,9 @@ constexpr const char* analyze_footer =
     "of "
     "the first sequence; '-' if weights can be negative or need not sum to 1\n"
     "\n"
+    "A model's sliding window (model.attention.window) applies to softmax, uniform attention and all feature maps "
+    "here, as it does after a conversion, and to their costs.\n"
+    "\n"
     "Attention mechanisms are written like taylor:2 or oprf+centering+saderf (oprf: Likhosherstov et al. 2022; saderf, "
     "a "
     "scaling: Likhosherstov et al. 2023). Centers, scaling and oprf's constant are estimated "
@@ -327,8 +330,8 @@ void add_attentions(Command command, AnalyzeArguments& options, Given& given) {
                     .value_name("KIND,...");
   given.draws = command
                     .add_option("--draws", options.draws,
-                                "Random projections whose median error is reported (default: 5; 3 with RUN or "
-                                "--target-error)")
+                                "Random projections whose median error is reported (default: 5; 3 with RUN, and in the "
+                                "search of --target-error and --advise)")
                     .range(1, 10000);
   command.add_option("--seed", options.seed, "Seed of all random numbers").shows_default();
 }

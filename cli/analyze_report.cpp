@@ -50,8 +50,9 @@ std::string advice_text(const Advice& advice, double target) {
   const std::string linear =
       fmt::format("{} ({} per token)", choice_text(*advice.linear), thousands(advice.linear->flops_per_token));
   if (!advice.takes_softmax()) return fmt::format("{}; {} costs more{}", linear, softmax, trivial);
-  return fmt::format("{}; {} also reaches error {}, and costs less for n >= {}{}", softmax, linear, number(target),
-                     advice.cheaper_from, trivial);
+  const std::string from = advice.cheaper_from > 0 ? fmt::format("and costs less for n >= {}", advice.cheaper_from)
+                                                   : "but costs as much or more at every n";
+  return fmt::format("{}; {} also reaches error {}, {}{}", softmax, linear, number(target), from, trivial);
 }
 
 Json as_json(const LinearChoice& choice) {
@@ -67,7 +68,7 @@ Json as_json(const Advice& advice) {
           {"uniform_suffices", advice.uniform_suffices},
           {"only_softmax", !advice.linear.has_value()},
           {"cheapest_linear", advice.linear ? as_json(*advice.linear) : Json()},
-          {"cheaper_than_softmax_from_n", advice.linear ? Json(advice.cheaper_from) : Json()},
+          {"cheaper_than_softmax_from_n", advice.cheaper_from > 0 ? Json(advice.cheaper_from) : Json()},
           {"nearest", as_json(advice.nearest)},
           {"n", advice.length},
           {"softmax_flops_per_token", advice.softmax_flops_per_token}};

@@ -65,7 +65,6 @@ std::int64_t layers_at_once(const ObservedModel& teacher) {
 
 void sample_layers(ObservedModel& teacher, const std::vector<bool>& wanted, Model* student,
                    const std::function<void(LayerSample&&)>& done) {
-  const layers::AttentionConfig config = layers::attention_config(teacher.settings().model);
   std::vector<const layers::AttentionMechanism*> mechanisms;
   if (student) mechanisms = mechanisms_of(*student, teacher.batch(0));
   const std::int64_t most = layers_at_once(teacher), n_layers = static_cast<std::int64_t>(wanted.size());
@@ -82,6 +81,7 @@ void sample_layers(ObservedModel& teacher, const std::vector<bool>& wanted, Mode
       const auto found = std::find(group.begin(), group.end(), layer);
       if (found == group.end()) return;
       const auto place = static_cast<std::size_t>(found - group.begin());
+      const auto config = layers::attention_of_layer(teacher.settings().model, layer);
       samples[place].push_back(observed_sample(context, seen, config, teacher.real(batch)));
       if (student) outputs[place].push_back(as_float64(applied(*mechanisms[at(layer)], context, seen, false)));
     });
@@ -122,14 +122,17 @@ void calibrate(ObservedModel& teacher, Model& student) {
 std::vector<HeadApproximation> measure_approximation(ObservedModel& teacher, Model& student,
                                                      const std::vector<bool>& wanted) {
   const HeadMechanisms mechanisms = head_mechanisms(student.settings.model);
+  const bool same_keys = teacher.settings().model.attention.window == student.settings.model.attention.window;
   std::vector<HeadApproximation> found;
   sample_layers(teacher, wanted, &student, [&](LayerSample&& sample) {
     const std::vector<double> errors = sample.data.relative_errors(sample.outputs),
                               uniform = sample.data.uniform_errors();
     const std::vector<RowNorms> queries = query_norms(sample.data), keys = key_norms(sample.data);
     for (std::size_t head = 0; head < errors.size(); ++head) {
-      found.push_back({sample.layer, static_cast<std::int64_t>(head), mechanisms[at(sample.layer)][head], errors[head],
-                       uniform[head], queries[head], keys[head]});
+      const std::string& mechanism = mechanisms[at(sample.layer)][head];
+      const bool is_exact = same_keys && layers::mechanism_info(mechanism).is_softmax;
+      found.push_back({sample.layer, static_cast<std::int64_t>(head), mechanism, is_exact, errors[head], uniform[head],
+                       queries[head], keys[head]});
     }
   });
   return found;

@@ -43,6 +43,7 @@ void calibrate(ObservedModel& teacher, Model& student);
 struct HeadApproximation {
   std::int64_t layer = 0, head = 0;
   std::string mechanism;
+  bool is_exact = false;     ///< softmax over the same keys as in the source
   double error = 0;          ///< |output - softmax output| / |softmax output|
   double uniform_error = 0;  ///< the same error for uniform attention: the mean of the visible values
   RowNorms query_norm, key_norm;

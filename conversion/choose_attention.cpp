@@ -93,7 +93,9 @@ class Chooser {
       return fmt::format("no map reaches the target error with up to {} {}; the nearest, {}, has error {:.3g}",
                          options_.max_features, options_.limits_polynomials ? "features" : "random features",
                          advice.nearest.candidate.name(), advice.nearest.error);
-    if (advice.takes_softmax()) return fmt::format("softmax costs less up to n = {}", advice.cheaper_from);
+    if (advice.takes_softmax())
+      return advice.cheaper_from > 0 ? fmt::format("softmax costs less up to n = {}", advice.cheaper_from)
+                                     : advice.linear->candidate.name() + " costs as much or more at every n";
     if (!map) return "no map serves";
     const double error = search_.errors.at(*map).at(layer.layer)[head];
     if (error > options_.target_error)

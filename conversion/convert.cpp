@@ -44,8 +44,16 @@ void check_options(const ConvertOptions& options) {
     if (!options.fold_scaling && options.overrides.empty())
       needs(options.data.has_value(), "--data", "--attention or --fold-scaling");
   }
-  if (options.attention == "auto")
+  if (options.attention == "auto") {
     needs(options.features > 0, "--features", "a named attention: auto chooses m, up to --search-limit");
+    for (const std::string& one : options.overrides) {
+      if (one.starts_with("model.attention.window="))
+        throw UserError(
+            "--set {}: --attention auto measures errors and costs with the window of the source; remove it, or name "
+            "the attention",
+            one);
+    }
+  }
   const bool measures = options.attention == "auto" || options.fold_scaling;
   if (measures && !options.data)
     throw UserError("{}: data to measure on is missing; expected --data with a tokenized dataset",
@@ -301,7 +309,8 @@ class Conversion {
     }
     std::vector<bool> changed = selection.layers;
     const HeadMechanisms mechanisms = head_mechanisms(student.settings.model);
-    for (std::size_t layer = 0; layer < changed.size(); ++layer) {
+    const bool same_keys = source_.model.settings.model.attention.window == student.settings.model.attention.window;
+    for (std::size_t layer = 0; same_keys && layer < changed.size(); ++layer) {
       const auto exact = [](const std::string& name) { return layers::mechanism_info(name).is_softmax; };
       if (std::all_of(mechanisms[layer].begin(), mechanisms[layer].end(), exact)) changed[layer] = false;
     }
@@ -355,7 +364,7 @@ std::string approximation_text(const std::vector<HeadApproximation>& heads) {
     std::string errors, uniform;
     const std::int64_t layer = heads[begin].layer;
     for (; begin < heads.size() && heads[begin].layer == layer; ++begin) {
-      const bool exact = layers::mechanism_info(heads[begin].mechanism).is_softmax;
+      const bool exact = heads[begin].is_exact;
       errors += exact ? fmt::format(" {:>6}", "exact") : fmt::format(" {:>6.3g}", heads[begin].error);
       uniform += fmt::format(" {:>6.3g}", heads[begin].uniform_error);
       approximate += !exact;
@@ -395,7 +404,9 @@ std::string ConversionResult::text() const {
   if (automatic) result += automatic->text();
   result += fmt::format("attention: {}; {:.1f} kFLOP per token at n = {} (source: {:.1f})\n", attention_text(settings),
                         flops * 1e-3, cost_length, source_flops * 1e-3);
-  if (flops > source_flops)
+  if (flops > source_flops && settings.model.attention.window > 0)
+    result += "  it costs more than the source, whose cost per token is limited by its window as well\n";
+  else if (flops > source_flops)
     result +=
         "  at this length it costs more than the source; --cost-at N prints the cost at another length (the cost per "
         "token grows with n for softmax only)\n";

@@ -23,8 +23,10 @@ std::int64_t most_features_of(const AttentionCandidate& candidate, std::int64_t 
   return std::max(step, most / step * step);
 }
 
-double flops_per_token(layers::AttentionConfig config, std::int64_t d, std::int64_t n, bool causal) {
+double flops_per_token(layers::AttentionConfig config, std::int64_t d, std::int64_t n, bool causal,
+                       std::int64_t window) {
   config.causal = causal;
+  config.window = window;
   config.d_head = d;
   return layers::mechanism_info(config.mechanism).cost(config, n).forward / static_cast<double>(n);
 }
@@ -38,7 +40,7 @@ struct Trial {
 std::vector<Trial> trials_of(const std::vector<AttentionCandidate>& candidates, const AttentionData& data,
                              const AdviceOptions& options, std::int64_t n) {
   const bool causal = data.samples()[0].causal;
-  const std::int64_t d = data.d();
+  const std::int64_t d = data.d(), window = data.samples()[0].window;
   std::vector<Trial> trials;
   for (std::size_t i = 0; i < candidates.size(); ++i) {
     const AttentionCandidate& candidate = candidates[i];
@@ -59,21 +61,25 @@ std::vector<Trial> trials_of(const std::vector<AttentionCandidate>& candidates, 
       ladder.insert(most);
     }
     for (const std::int64_t m : ladder)
-      trials.push_back({i, {candidate, m, 0, linear_flops_per_token(candidate, m, d, n, causal)}});
+      trials.push_back({i, {candidate, m, 0, linear_flops_per_token(candidate, m, d, n, causal, window)}});
   }
   std::stable_sort(trials.begin(), trials.end(),
                    [](const Trial& a, const Trial& b) { return a.choice.flops_per_token < b.choice.flops_per_token; });
   return trials;
 }
 
-/// Returns the smallest n with linear cost below that of softmax. Both are monotone in n.
-std::int64_t crossover(const LinearChoice& choice, std::int64_t d, bool causal) {
+/// Returns the smallest n with linear cost below that of softmax, or 0 if there is none. Both are monotone in n.
+std::int64_t crossover(const LinearChoice& choice, std::int64_t d, bool causal, std::int64_t window) {
   const auto cheaper = [&](std::int64_t n) {
-    return linear_flops_per_token(choice.candidate, choice.m, d, n, causal) < softmax_flops_per_token(d, n, causal);
+    return linear_flops_per_token(choice.candidate, choice.m, d, n, causal, window) <
+           softmax_flops_per_token(d, n, causal, window);
   };
   std::int64_t high = 1;
-  while (!cheaper(high)) high *= 2;  // the cost of softmax per token grows without bound
-  std::int64_t low = high / 2;       // not cheaper, or 0
+  while (!cheaper(high)) {  // without a window, the cost of softmax per token grows without bound
+    if (window > 0 && high > std::int64_t{1} << 40) return 0;
+    high *= 2;
+  }
+  std::int64_t low = high / 2;  // not cheaper, or 0
   while (high - low > 1) {
     const std::int64_t middle = low + (high - low) / 2;
     (cheaper(middle) ? high : low) = middle;
@@ -84,17 +90,17 @@ std::int64_t crossover(const LinearChoice& choice, std::int64_t d, bool causal) 
 }  // namespace
 
 double linear_flops_per_token(const AttentionCandidate& candidate, std::int64_t m, std::int64_t d, std::int64_t n,
-                              bool causal) {
+                              bool causal, std::int64_t window) {
   layers::AttentionConfig config;
   config.mechanism = layers::linear_attention;
   config.feature_map = ops::feature_map_info(candidate.map).name;
   config.map_options = candidate.map_options;
   config.n_features = m;
-  return flops_per_token(config, d, n, causal);
+  return flops_per_token(config, d, n, causal, window);
 }
 
-double softmax_flops_per_token(std::int64_t d, std::int64_t n, bool causal) {
-  return flops_per_token({}, d, n, causal);
+double softmax_flops_per_token(std::int64_t d, std::int64_t n, bool causal, std::int64_t window) {
+  return flops_per_token({}, d, n, causal, window);
 }
 
 RequiredFeatures required_features(const AttentionData& data, const AttentionCandidate& candidate,
@@ -156,13 +162,14 @@ std::vector<Advice> advise(const AttentionData& data, const AdviceOptions& optio
   for (AttentionCandidate& candidate : candidates) candidate.kind = options.kind;
   const std::int64_t n = options.length > 0 ? options.length : data.longest();
   const bool causal = data.samples()[0].causal;
+  const std::int64_t window = data.samples()[0].window;
   const std::vector<double> uniform = data.uniform_errors();
   std::vector<Advice> advice(static_cast<std::size_t>(data.groups()));
   for (std::size_t group = 0; group < advice.size(); ++group) {
     Advice& one = advice[group];
     one.uniform_suffices = uniform[group] <= options.target_error;
     one.length = n;
-    one.softmax_flops_per_token = softmax_flops_per_token(data.d(), n, causal);
+    one.softmax_flops_per_token = softmax_flops_per_token(data.d(), n, causal, window);
     one.nearest.error = HUGE_VAL;
   }
   std::vector<bool> hopeless(candidates.size());
@@ -192,7 +199,7 @@ std::vector<Advice> advise(const AttentionData& data, const AdviceOptions& optio
     hopeless[trial.candidate] = at_most > 2 * options.target_error;
   }
   for (Advice& one : advice) {
-    if (one.linear) one.cheaper_from = crossover(*one.linear, data.d(), causal);
+    if (one.linear) one.cheaper_from = crossover(*one.linear, data.d(), causal, window);
   }
   return advice;
 }

@@ -31,11 +31,12 @@ struct RequiredFeatures {
 RequiredFeatures required_features(const AttentionData& data, const AttentionCandidate& candidate,
                                    const AdviceOptions& options);
 
-/// Returns the floating point operations of forward per token and head, counted as in bench_attention.h.
+/// Returns the floating point operations of forward per token and head, counted as in bench_attention.h. `window` is a
+/// sliding window; 0: none.
 double linear_flops_per_token(const AttentionCandidate& candidate, std::int64_t m, std::int64_t d, std::int64_t n,
-                              bool causal);
+                              bool causal, std::int64_t window = 0);
 /// The same for exact softmax attention.
-double softmax_flops_per_token(std::int64_t d, std::int64_t n, bool causal);
+double softmax_flops_per_token(std::int64_t d, std::int64_t n, bool causal, std::int64_t window = 0);
 
 /// A feature map with its number of features, and their measured error and cost.
 struct LinearChoice {
@@ -52,7 +53,7 @@ struct Advice {
   double softmax_flops_per_token = 0;
   std::int64_t length = 0;        ///< n of the costs
   bool uniform_suffices = false;  ///< uniform attention also reaches the target, which then does not test the map
-  std::int64_t cheaper_from = 0;  ///< smallest n at which `linear` costs less than softmax
+  std::int64_t cheaper_from = 0;  ///< smallest n at which `linear` costs less than softmax; 0: none, due to a window
   /// Returns whether softmax is the better choice: no map reaches the target at a lower cost.
   bool takes_softmax() const { return !linear || linear->flops_per_token >= softmax_flops_per_token; }
 };

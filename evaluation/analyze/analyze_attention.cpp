@@ -21,6 +21,7 @@ Tensor exact_output(const AttentionSample& sample) {
   options.n_heads = sample.n_heads;
   options.n_kv_heads = sample.n_kv_heads;
   options.causal = sample.causal;
+  options.window = sample.window;
   Tape tape(host);
   const Tape::NoGradient guard(tape);
   return ops::softmax_attention(tape, Variable(sample.query), Variable(sample.key), Variable(sample.value), options,
@@ -118,7 +119,8 @@ AttentionSample AttentionSample::first_sequence() const {
 
 Tensor AttentionSample::real_keys() const { return mask.keys.defined() || n() != n_key() ? mask.keys : real_queries; }
 
-Visibility::Visibility(const AttentionSample& sample, std::int64_t sequence) : causal_(sample.causal) {
+Visibility::Visibility(const AttentionSample& sample, std::int64_t sequence)
+    : causal_(sample.causal), window_(sample.window) {
   if (sample.real_queries.defined()) queries_ = sample.real_queries.narrow(0, sequence, 1).to_vector<std::int32_t>();
   if (sample.mask.keys.defined()) keys_ = sample.mask.keys.narrow(0, sequence, 1).to_vector<std::int32_t>();
   if (sample.mask.documents.defined())
@@ -127,6 +129,7 @@ Visibility::Visibility(const AttentionSample& sample, std::int64_t sequence) : c
 
 bool Visibility::operator()(std::int64_t query, std::int64_t key) const {
   if (causal_ && key > query) return false;
+  if (window_ > 0 && std::abs(query - key) >= window_) return false;
   if (!queries_.empty() && queries_[at(query)] == 0) return false;
   if (!keys_.empty() && keys_[at(key)] == 0) return false;
   return documents_.empty() || documents_[at(query)] == documents_[at(key)];
@@ -269,6 +272,7 @@ Tensor candidate_output(const AttentionSample& sample, const AttentionCandidate&
   options.feature_map = candidate.map;
   options.map_options = candidate.map_options;
   options.causal = sample.causal;
+  options.window = sample.window;
   ops::LinearAttentionInputs inputs;
   inputs.query = Variable(sample.query);
   inputs.key = Variable(sample.key);

@@ -18,6 +18,7 @@ struct AttentionSample {
   Tensor query, key, value;
   std::int64_t n_heads = 1, n_kv_heads = 1;
   bool causal = false;
+  std::int64_t window = 0;  ///< sliding window: |i - j| < window; 0: all keys. Self-attention only
   ops::AttentionMask mask;
   /// int32 [batch, n]: 0 for padding, whose outputs are ignored. Undefined: there is no padding.
   Tensor real_queries{};
@@ -46,6 +47,7 @@ class Visibility {
 
  private:
   bool causal_;
+  std::int64_t window_;
   std::vector<std::int32_t> queries_, keys_, documents_;  // empty: no restriction
 };
 
@@ -72,7 +74,8 @@ struct AttentionCandidate {
 /// or saderf to a map that does not estimate softmax.
 AttentionCandidate attention_candidate(const std::string& name, const std::string& option = "--feature-maps");
 
-/// Samples of one attention layer, with the outputs of exact softmax and the moments for constants of candidates.
+/// Samples of one attention layer, with the outputs of exact softmax and the moments for constants of candidates. All
+/// samples have the same window.
 class AttentionData {
  public:
   /// `replicas`: the heads are independent draws of the same distribution, and the error is their median. Otherwise
@@ -121,7 +124,8 @@ class AttentionData {
 AttentionData gaussian_attention(std::int64_t replicas, std::int64_t n, std::int64_t d, double deviation, bool causal,
                                  std::uint64_t seed);
 
-/// Runs linear_attention() with the candidate's map, in float64. `values`, if defined, replaces those of the sample.
+/// Runs linear_attention() with the candidate's map and the sample's window, in float64. `values`, if defined, replaces
+/// those of the sample.
 Tensor candidate_output(const AttentionSample& sample, const AttentionCandidate& candidate,
                         const ops::LinearAttentionConstants& constants, ops::DenominatorReport* report = nullptr,
                         const Tensor& values = {});

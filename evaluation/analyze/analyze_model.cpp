@@ -36,7 +36,7 @@ OwnAttention own_attention(const layers::AttentionConfig& config, std::int64_t h
   const layers::MechanismInfo& mechanism = layers::mechanism_info(own.name);
   const std::int64_t window = mechanism.window_in(config);
   const std::string of_window = window > 0 ? ", window " + std::to_string(window) : "";
-  own.is_softmax = mechanism.is_softmax && window == 0;
+  own.is_softmax = mechanism.is_softmax;
   if (!mechanism.has_features) {
     own.has_weights = mechanism.weighs_tokens;
     own.name += of_window;
@@ -50,7 +50,7 @@ OwnAttention own_attention(const layers::AttentionConfig& config, std::int64_t h
   if (config.rotate_numerator) own.name += ", positions in the numerator";
   own.has_weights = sums && !ops::can_be_negative(candidate.map, candidate.map_options);
   own.name += of_window;
-  if (window == 0 && candidate.is_random() && sums && ops::feature_map_info(candidate.map).estimates_softmax)
+  if (!mechanism.is_hybrid && candidate.is_random() && sums && ops::feature_map_info(candidate.map).estimates_softmax)
     own.candidate = candidate;
   return own;
 }

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "layers/attention/mechanism.h"
+
 namespace furlong {
 namespace {
 
@@ -29,6 +31,14 @@ std::unique_ptr<Dataset> open_dataset(const Settings& settings, const std::files
   DataSettings data = settings.data;
   if (!dataset.empty()) data.use(dataset);
   return open_data(data);
+}
+
+/// Returns the window that softmax and linear heads share; 0 if there are no such heads.
+std::int64_t sliding_window(const layers::AttentionConfig& config) {
+  for (const layers::MechanismInfo* mechanism : layers::mechanisms_of(config)) {
+    if (mechanism->window == &layers::AttentionConfig::window) return config.window;
+  }
+  return 0;
 }
 
 }  // namespace
@@ -83,6 +93,7 @@ AttentionSample observed_sample(const layers::ForwardContext& context, const lay
   sample.n_heads = config.n_heads;
   sample.n_kv_heads = config.n_kv_heads;
   sample.causal = config.causal;
+  sample.window = sliding_window(config);
   sample.mask = context.attention_mask;
   sample.real_queries = real;
   return sample;

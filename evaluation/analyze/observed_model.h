@@ -46,7 +46,8 @@ class ObservedModel {
   std::vector<Tensor> real_;
 };
 
-/// Returns queries, keys and values of an attention in float64. `real` is ObservedModel::real of the batch.
+/// Returns queries, keys and values of an attention in float64, with its sliding window, which applies to all heads of
+/// the sample. `real` is ObservedModel::real of the batch.
 AttentionSample observed_sample(const layers::ForwardContext& context, const layers::ObservedAttention& observed,
                                 const layers::AttentionConfig& config, const Tensor& real);
 

@@ -414,6 +414,29 @@ TEST_F(Convert, AutoCanLimitPolynomialFeatures) {
   for (const HeadChoice& one : bound.automatic->heads) EXPECT_THAT(one.why_softmax, Not(HasSubstr("random features")));
 }
 
+TEST_F(Convert, AutoUsesWindowOfSource) {
+  TinyModel mistral = tiny_llama();
+  mistral.config["model_type"] = "mistral";
+  mistral.config["sliding_window"] = 4;
+  ConvertOptions options = from(mistral);
+  options.data = store();
+  options.attention = "auto";
+  options.target_error = 0.9;
+  options.cost_at = 128;
+  const ConversionResult result = convert(options);
+  EXPECT_NEAR(result.automatic->softmax_flops, result.source_flops, 1e-9 * result.source_flops);
+  EXPECT_NEAR(result.automatic->flops, result.flops, 1e-9 * result.flops);
+  EXPECT_LE(result.flops, result.source_flops);
+  EXPECT_EQ(settings_of_result().model.attention.window, 4);
+  EXPECT_THAT(result.text(), HasSubstr("costs as much or more at every n")) << "a window bounds the cost of softmax";
+  options.overrides = {"model.attention.window=0"};
+  EXPECT_THAT(message_of<UserError>([&] { convert(options); }), HasSubstr("with the window of the source; remove it"));
+  // The hybrid has no sliding window. Softmax over all 11 tokens is not exact for this source.
+  options.overrides.clear();
+  options.attention = "windowed:16";
+  for (const HeadApproximation& one : convert(options).approximation) EXPECT_GT(one.error, 1e-3);
+}
+
 TEST_F(Convert, AutoKeepsSoftmaxIfNoMapReachesTarget) {
   ConvertOptions options = from(tiny_gpt2());
   options.data = store();

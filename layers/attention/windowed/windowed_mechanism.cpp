@@ -21,13 +21,17 @@ std::unique_ptr<AttentionMechanism> make_windowed(ParameterStore& store, const s
   return std::make_unique<LinearMechanism>(store, name, config, config.softmax_window);
 }
 
-/// The cost of softmax over the pairs inside the window, plus that of linear attention over all tokens.
+/// The cost of softmax over the pairs inside the window, plus that of causal linear attention over all tokens: once, or
+/// if bidirectional twice, forward and backward in time.
 AttentionCost cost_of_windowed(const AttentionConfig& config, std::int64_t n) {
   const double d = static_cast<double>(config.d_head), heads = static_cast<double>(config.n_heads);
   const AttentionCost inside = softmax_cost(attended_pairs(config.causal, n, config.softmax_window), d);
-  AttentionCost sum = linear_cost(config, n, 0);
-  sum.forward += heads * inside.forward;
-  sum.with_backward += heads * inside.with_backward;
+  AttentionConfig walk = config;
+  walk.causal = true;
+  AttentionCost sum = linear_cost(walk, n, 0);
+  const double walks = config.causal ? 1 : 2;
+  sum.forward = walks * sum.forward + heads * inside.forward;
+  sum.with_backward = walks * sum.with_backward + heads * inside.with_backward;
   return sum;
 }
 

@@ -9,6 +9,7 @@
 #include "evaluation/analyze/analyze_advice.h"
 #include "evaluation/analyze/analyze_kernel.h"
 #include "evaluation/analyze/analyze_plot.h"
+#include "layers/attention/mechanism.h"
 #include "tests/temporary_folder.h"
 
 namespace furlong {
@@ -80,9 +81,10 @@ INSTANTIATE_TEST_SUITE_P(Deviations, AnalyzeMeasured,
 
 TEST(Analyze, UniformErrorMatchesMeanOfVisibleValues) {
   const std::int64_t n = 9, d = 3;
-  for (const int form : {0, 1, 2, 3}) {
+  for (const int form : {0, 1, 2, 3, 4, 5}) {
     AttentionSample sample = sample_of(2, n, 2, 1, d);
     sample.causal = form % 2 == 1;
+    if (form >= 4) sample.window = 3;
     if (form == 2)
       sample.mask.keys =
           Tensor::from(std::vector<std::int32_t>{1, 1, 1, 1, 1, 1, 0, 0, 0, 1, 1, 1, 1, 0, 1, 1, 1, 1}, {2, n});
@@ -97,6 +99,12 @@ TEST(Analyze, UniformErrorMatchesMeanOfVisibleValues) {
       double difference = 0, square = 0;
       for (std::int64_t b = 0; b < 2; ++b) {
         const Visibility visible(sample, b);
+        if (sample.window > 0) {
+          EXPECT_TRUE(visible(4, 2));
+          EXPECT_FALSE(visible(4, 1));
+          EXPECT_EQ(visible(4, 6), !sample.causal);
+          EXPECT_FALSE(visible(4, 7));
+        }
         for (std::int64_t i = 0; i < n; ++i) {
           for (std::int64_t c = 0; c < d; ++c) {
             double exact = 0, total = 0, mean = 0, seen = 0;
@@ -302,18 +310,20 @@ TEST(Analyze, CenteringAndScalingReduceError) {
 TEST(Analyze, TotalVariationMatchesDefinition) {
   AttentionSample sample = sample_of(2, 13, 2, 1, 4);
   sample.causal = true;
-  const AttentionSample first = sample.first_sequence();
   const AttentionCandidate candidate = attention_candidate("cosine");
-  const auto attend = [&](const Tensor& value) { return candidate_output(first, candidate, {}, nullptr, value); };
-  const std::vector<double> q = first.query.to_vector<double>(), k = first.key.to_vector<double>();
-  for (const std::int64_t width : {1, 5, 64}) {
+  const std::vector<double> q = sample.query.to_vector<double>(), k = sample.key.to_vector<double>();
+  for (const auto& [width, window] : std::vector<std::pair<std::int64_t, std::size_t>>{{1, 13}, {5, 13}, {64, 4}}) {
+    sample.window = window < 13 ? static_cast<std::int64_t>(window) : 0;
+    const AttentionSample first = sample.first_sequence();
+    const auto attend = [&](const Tensor& value) { return candidate_output(first, candidate, {}, nullptr, value); };
     const TotalVariation found = total_variation(sample, attend, DType::float64, width);
     for (std::size_t head = 0; head < 2; ++head) {
       double to_softmax = 0, to_uniform = 0;
       for (std::size_t i = 0; i < 13; ++i) {
         std::vector<double> exact, weights;
         double exact_sum = 0, weight_sum = 0;
-        for (std::size_t j = 0; j <= i; ++j) {
+        const std::size_t oldest = i + 1 - std::min(i + 1, window);
+        for (std::size_t j = oldest; j <= i; ++j) {
           double product = 0, qq = 0, kk = 0;
           for (std::size_t c = 0; c < 4; ++c) {
             const double a = q[(i * 2 + head) * 4 + c], b = k[j * 4 + c];
@@ -322,9 +332,9 @@ TEST(Analyze, TotalVariationMatchesDefinition) {
           exact_sum += exact.emplace_back(std::exp(product / 2));
           weight_sum += weights.emplace_back(1 + product / std::sqrt(qq * kk));
         }
-        for (std::size_t j = 0; j <= i; ++j) {
+        for (std::size_t j = 0; j < exact.size(); ++j) {
           to_softmax += std::abs(weights[j] / weight_sum - exact[j] / exact_sum) / 2 / 13;
-          to_uniform += std::abs(weights[j] / weight_sum - 1 / static_cast<double>(i + 1)) / 2 / 13;
+          to_uniform += std::abs(weights[j] / weight_sum - 1 / static_cast<double>(exact.size())) / 2 / 13;
         }
       }
       EXPECT_NEAR(found.to_softmax[head], to_softmax, 1e-12) << width;
@@ -400,6 +410,44 @@ TEST(Analyze, AdviceReportsLengthFromWhichLinearIsCheaper) {
   EXPECT_GE(costs(shorter.cheaper_from - 1).first, costs(shorter.cheaper_from - 1).second);
   options.length = shorter.cheaper_from;
   EXPECT_FALSE(advise(data, options)[0].takes_softmax());
+}
+
+TEST(Analyze, AdviceUsesCostsInsideWindow) {
+  AttentionSample sample = sample_of(1, 96, 1, 1, 8, 0.4);
+  sample.causal = true;
+  sample.window = 4;
+  AdviceOptions options = wanted(0.2, 64);
+  options.length = 4096;
+  const Advice bounded = advise(AttentionData({sample}, false), options)[0];
+  layers::AttentionConfig config;
+  config.d_head = 8;
+  config.window = 4;
+  const auto cost = [&] { return layers::mechanism_info(config.mechanism).cost(config, 4096).forward / 4096; };
+  EXPECT_DOUBLE_EQ(bounded.softmax_flops_per_token, cost());
+  ASSERT_TRUE(bounded.linear);
+  config.mechanism = "linear";
+  config.feature_map = ops::feature_map_info(bounded.linear->candidate.map).name;
+  config.map_options = bounded.linear->candidate.map_options;
+  config.n_features = bounded.linear->m;
+  EXPECT_DOUBLE_EQ(bounded.linear->flops_per_token, cost());
+  EXPECT_TRUE(bounded.takes_softmax()) << "each pair costs m features instead of d products";
+  EXPECT_EQ(bounded.cheaper_from, 0) << "at no length";
+
+  // 32 features of heads of width 128: pairs cost less, features cost more.
+  sample = sample_of(1, 16, 1, 1, 128, 0.1);
+  sample.causal = true;
+  sample.window = 256;
+  options = wanted(10, 32);
+  options.length = 4096;
+  options.candidates = {attention_candidate("favor_trig")};
+  const Advice wide = advise(AttentionData({sample}, false), options)[0];
+  EXPECT_FALSE(wide.takes_softmax());
+  const auto linear_is_cheaper = [&](std::int64_t n) {
+    return linear_flops_per_token(options.candidates[0], 32, 128, n, true, 256) <
+           softmax_flops_per_token(128, n, true, 256);
+  };
+  EXPECT_TRUE(linear_is_cheaper(wide.cheaper_from));
+  EXPECT_FALSE(linear_is_cheaper(wide.cheaper_from - 1));
 }
 
 TEST(Analyze, AdviceReportsWhenUniformSuffices) {

@@ -142,6 +142,46 @@ TEST_F(AnalyzeModelTest, SupportsMixedHeadsEncodersAndCheckpointing) {
   EXPECT_LT(encoder[1].heads[1].attentions[0].error, 1e-5) << "bidirectional, as the model is";
 }
 
+// Softmax in its own window is exact; a linear layer and the same candidate have one definition.
+TEST_F(AnalyzeModelTest, SlidingWindowAppliesToReferenceAndCandidates) {
+  for (const bool causal : {true, false}) {
+    std::vector<std::string> windowed{"model.attention.window=4"};
+    if (!causal) windowed.insert(windowed.end(), {"model.architecture=encoder", "objective.name=masked_tokens"});
+    const auto with = [&](std::vector<std::string> more) {
+      std::filesystem::remove_all(path("run"));
+      more.insert(more.end(), windowed.begin(), windowed.end());
+      return trained(more);
+    };
+    ModelAnalysisOptions options = options_for(with({"model.attention.mechanism=softmax"}));
+    options.advise = true;
+    options.advice.max_features = 64;
+    for (const LayerAnalysis& layer : analyzed(options)) {
+      for (const HeadAnalysis& head : layer.heads) {
+        const HeadAttention& own = head.attentions[0];
+        EXPECT_EQ(own.name, "softmax, window 4");
+        EXPECT_LT(own.error, 1e-5) << causal;
+        EXPECT_LT(*own.total_variation_to_softmax, 1e-5) << causal;
+        EXPECT_GT(head.uniform_error, 1e-3);
+        ASSERT_EQ(head.attentions.size(), 2u) << "compared with favor_positive by default";
+        EXPECT_DOUBLE_EQ(head.advice->softmax_flops_per_token, softmax_flops_per_token(8, 32, causal, 4));
+      }
+    }
+    options.run = with({"model.attention.mechanism=linear", "model.attention.feature_map=taylor"});
+    options.candidates = {attention_candidate("taylor:2")};
+    for (const LayerAnalysis& layer : analyzed(options)) {
+      for (const HeadAnalysis& head : layer.heads) {
+        const HeadAttention &own = head.attentions[0], &same = head.attentions[1];
+        EXPECT_NEAR(own.error, same.error, 1e-4 + 1e-3 * same.error) << causal;
+        EXPECT_NEAR(*own.total_variation_to_softmax, *same.total_variation_to_softmax, 1e-4) << causal;
+      }
+    }
+    // A hybrid layer has no sliding window. Its softmax window covers all 32 tokens, so it is exact softmax.
+    options.run = with({"model.attention.layers=[softmax, windowed]", "model.attention.softmax_window=32"});
+    for (const LayerAnalysis& layer : analyzed(options))
+      for (const HeadAnalysis& head : layer.heads) EXPECT_LT(head.attentions[0].error, 1e-4) << layer.layer << causal;
+  }
+}
+
 TEST_F(AnalyzeModelTest, RejectsInvalidOptions) {
   const std::string run = trained({"model.attention.mechanism=softmax", "model.position=learned"});
   const auto refused = [&](const std::function<void(ModelAnalysisOptions&)>& change) {

@@ -85,7 +85,7 @@ TEST(BenchAttention, LinearCountsFeaturesStatesAndPairsOfAChunk) {
   window.config.softmax_window = 5;
   EXPECT_EQ(attention_flops(window, 32) / 3, count(true, false) + counted_pairs(true, 32, 5) * 4 * d);
   window.config.causal = false;
-  EXPECT_EQ(attention_flops(window, 32) / 3, count(false, false) + counted_pairs(false, 32, 5) * 4 * d);
+  EXPECT_EQ(attention_flops(window, 32) / 3, 2 * count(true, false) + counted_pairs(false, 32, 5) * 4 * d);
   BenchAttentionOptions hyperbolic = options_of("linear", false, false);
   hyperbolic.config.feature_map = "favor_hyperbolic";
   EXPECT_EQ(attention_flops(hyperbolic, 32) / 3, features + 2 * state) << "half as many directions";

@@ -105,6 +105,22 @@ TEST(Windowed, CenteringAndScalingKeepExactPart) {
   EXPECT_LE(relative_difference(whole.run(), doubles(Alone(attention_config("softmax")).run())), 1e-13);
 }
 
+TEST(Windowed, BidirectionalCostIsTwoCausalWalksAndPairsOnBothSides) {
+  for (const char* map : {"favor_positive", "hedgehog"}) {
+    AttentionConfig config = attention_config("windowed", map), softmax = attention_config("softmax");
+    config.softmax_window = softmax.window = 3;
+    config.causal = softmax.causal = false;
+    const auto cost = [](const AttentionConfig& of) { return mechanism_info(of.mechanism).cost(of, 64); };
+    const AttentionCost both = cost(config), walk = cost(attention_config("linear", map)), pairs = cost(softmax);
+    EXPECT_DOUBLE_EQ(both.forward, 2 * walk.forward + pairs.forward) << map;
+    EXPECT_DOUBLE_EQ(both.with_backward, 2 * walk.with_backward + pairs.with_backward) << map;
+    EXPECT_DOUBLE_EQ(both.maps, walk.maps) << "computed once, before both walks";
+    config.causal = softmax.causal = true;
+    EXPECT_DOUBLE_EQ(cost(config).forward, walk.forward + cost(softmax).forward) << map;
+    EXPECT_GT(both.forward, 1.9 * cost(config).forward) << map;
+  }
+}
+
 TEST(HeadConstants, AreNeutralBeforeFirstStep) {
   for (const char* map : {"favor_positive", "oprf"}) {
     AttentionConfig config = attention_config("linear", map);
