@@ -468,7 +468,8 @@ void add_doctor(Command program, int& status) {
   const auto json = std::make_shared<bool>(false);
   add_json(doctor, *json);
   doctor.footer(
-      "Each required library is tested, not only listed. Exit status: 0 if everything required works, 1 if something "
+      "oneDNN, HDF5 and yaml-cpp are tested, other libraries only listed. Exit status: 0 if everything required works, "
+      "1 if something "
       "is broken. Advice on speed does not change the status.");
   doctor.examples({"furlong doctor", "furlong doctor --json"});
   doctor.action([json, &status] {

@@ -113,7 +113,7 @@ void add_launch(Command program, int& status) {
       "For several hosts, start furlong train with srun, mpirun or torchrun. docs/cluster.md describes this, signals "
       "and exit statuses.");
   launcher.examples({
-      "furlong launch --processes 2 train configs/quickstart.yaml --set data.batch_size=2 trainer.max_steps=100",
+      "furlong launch --processes 2 train configs/quickstart.yaml --set data.batch_size=2 --set trainer.max_steps=100",
       "furlong launch -n 4 bench comm --bytes 64KiB,25MB",
   });
   launcher.action([=, &status] {

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <optional>
+#include <set>
 #include <thread>
 
 #include "cli/command_line.h"
@@ -194,6 +195,25 @@ bool write_results(const std::vector<SweepRun>& runs, const std::vector<SweepOut
   return printed || !options.json.empty();
 }
 
+/// Warns if the runs may validate different parts of the validation split, which changes the order of the table.
+void warn_about_validation(const std::vector<SweepRun>& runs) {
+  std::set<std::int64_t> extents;  // documents with labels, otherwise tokens; 0: the whole split
+  bool limited = false;
+  for (const SweepRun& run : runs) {
+    const Settings& settings = run.loaded.settings;
+    const std::int64_t batches = settings.trainer.validation_batches;
+    limited = limited || batches > 0;
+    extents.insert(batches * settings.data.batch_size *
+                   (settings.objective.learns_labels() ? 1 : settings.data.sequence_length));
+  }
+  if (limited && extents.size() > 1)
+    log_warn(
+        "the runs differ in data.batch_size, data.sequence_length or trainer.validation_batches, and validate "
+        "different "
+        "parts of a larger validation split, so that their losses do not compare; set trainer.validation_batches=0, "
+        "which validates the whole split");
+}
+
 void print_plan(const std::vector<SweepRun>& runs) {
   for (std::size_t i = 0; i < runs.size(); ++i) {
     std::string overrides;
@@ -263,6 +283,7 @@ int run(const SweepArguments& options) {
     if (!options.json.empty() && environment.rank == 0) probe_json(options.json);
     return planned;
   });
+  if (options.index == 0) warn_about_validation(runs);
   if (options.dry_run) {
     print_plan(runs);
     return 0;

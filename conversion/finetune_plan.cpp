@@ -39,6 +39,7 @@ Settings defaults_from(const Settings& base, bool has_given_student) {
     model.max_sequence_length = 0;
   }
   defaults.objective.name = base.objective.name;
+  defaults.objective.pooling = base.objective.pooling;
   return defaults;
 }
 
@@ -53,17 +54,27 @@ void reset_unused_keys(LoadedSettings& read) {
 void check_shape(const LoadedSettings& read, const Settings& base, const fs::path& source, bool has_given_student) {
   Settings ours = read.settings, theirs = base;
   const config::Table table = settings_table(ours), teachers = settings_table(theirs);
+  const bool same_labels = theirs.objective.learns_labels() && ours.objective.name == theirs.objective.name;
   for (const config::Key& key : table.keys()) {
     const auto origin = read.origins.find(key.path());
-    if (origin == read.origins.end() || !key.path().starts_with("model.") ||
-        may_differ_from_base(key.path(), has_given_student))
-      continue;
+    const bool is_shared = key.path().starts_with("model.") ? !may_differ_from_base(key.path(), has_given_student)
+                                                            : same_labels && key.path() == "objective.pooling";
+    if (origin == read.origins.end() || !is_shared) continue;
     const config::Value here = key.get(), there = teachers.find(key.path())->get();
     if (here == there) continue;
     throw UserError("{}: {}: found {}; expected {} as in {}, whose weights the student takes; remove {}",
                     origin->second.text(), key.path(), config::to_text(here), config::to_text(there), source.string(),
                     key.name());
   }
+}
+
+/// Throws UserError if a given student predicts the teacher's labels from states pooled in another way.
+void check_pooling(const ObjectiveSettings& student, const ObjectiveSettings& teacher, const fs::path& given) {
+  if (student.name != teacher.name || !teacher.learns_labels() || student.pooling == teacher.pooling) return;
+  throw UserError(
+      "finetune.student: {}: objective.pooling is {} there and {} in finetune.source; expected equal values, so "
+      "convert the source again",
+      given.string(), name_of(student.pooling), name_of(teacher.pooling));
 }
 
 std::int64_t longest_stage(const Settings& settings) {
@@ -138,6 +149,7 @@ FinetunePlan plan_finetune(const FinetuneOptions& options, const Settings& teach
     const fs::path checkpoint = checkpoint_of(given);
     base = from_checkpoint_text(CheckpointReader::open(checkpoint).text("config"), checkpoint.string() + " (config)")
                .settings;
+    check_pooling(base.objective, teacher_settings.objective, checkpoint);
     base.objective = teacher_settings.objective;
   }
   LoadedSettings read = read_settings_file(options.config, options.overrides, defaults_from(base, has_given_student));

@@ -30,12 +30,7 @@ Model student_from(const Settings& settings, const Dataset& data, const Device& 
 
 /// Returns the settings with the linear part alone in every hybrid.
 Settings without_windows(Settings settings) {
-  HeadMechanisms mechanisms = head_mechanisms(settings.model);
-  for (auto& layer : mechanisms)
-    for (std::string& name : layer)
-      if (layers::mechanism_info(name).is_hybrid) name = layers::linear_attention;
-  set_head_mechanisms(settings.model, mechanisms);
-  settings.model.attention.softmax_window = 0;
+  settings.model.attention.drops_softmax_window = true;
   return settings;
 }
 

@@ -226,6 +226,7 @@ class Preparation {
     warn_of_missing_labels();
     report_.output = options_.output;
     report_.n_mapped = reader_->n_mapped();
+    report_.is_plain_text = options_.format == PrepareOptions::Format::text;
     report_.n_cut_documents = reader_->n_cut_documents();
     report_.ignored = reader_->ignored();
     if (vocabulary_->tokenizer() && vocabulary_->unknown_id())

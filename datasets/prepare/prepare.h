@@ -58,6 +58,7 @@ struct PrepareReport {
   std::int32_t vocabulary_size = 0;
   std::uint64_t file_bytes = 0;   ///< of all inputs, before decompression
   std::uint64_t input_bytes = 0;  ///< of all inputs, after decompression
+  bool is_plain_text = false;     ///< the inputs contain nothing but the documents' text and its separators
   DatasetSummary store;
   /// Ambiguous symbols that occur, with their counts.
   std::vector<std::pair<std::string, std::uint64_t>> ambiguous;

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "datasets/prepare/document_encoder.h"
@@ -21,8 +22,11 @@ std::string grouped(std::uint64_t value) {
   return digits;
 }
 
+/// Returns NaN for inputs that contain more than text: columns, headers, other keys.
 double tokens_per_byte(const PrepareReport& report) {
-  return static_cast<double>(report.store.n_tokens) / static_cast<double>(report.input_bytes);
+  return report.is_plain_text && report.input_bytes > 0
+             ? static_cast<double>(report.store.n_tokens) / static_cast<double>(report.input_bytes)
+             : std::nan("");
 }
 
 /// Returns the counts of the labels, a line each, with a column for each split unless the splits are spans.
@@ -73,7 +77,8 @@ std::string to_text(const PrepareReport& report) {
     text += '\n';
   }
   if (!report.tokenizer.empty()) {
-    if (report.input_bytes > 0) text += fmt::format("  tokens per byte: {:.4f}\n", tokens_per_byte(report));
+    if (const double rate = tokens_per_byte(report); std::isfinite(rate))
+      text += fmt::format("  tokens per byte: {:.4f}\n", rate);
     text += fmt::format("  unknown tokens: {}\n", grouped(report.n_unknown));
   } else if (report.n_mapped > 0) {
     text += fmt::format("  unknown letters read as ambiguous ones: {}\n", grouped(report.n_mapped));
@@ -108,7 +113,7 @@ std::string to_json(const PrepareReport& report) {
   json["vocabulary_size"] = report.vocabulary_size;
   if (!report.tokenizer.empty()) {
     json["tokenizer"] = report.tokenizer;
-    if (report.input_bytes > 0) json["tokens_per_byte"] = tokens_per_byte(report);
+    if (const double rate = tokens_per_byte(report); std::isfinite(rate)) json["tokens_per_byte"] = rate;
     json["unknown_tokens"] = report.n_unknown;
     json["documents_in_pieces"] = report.n_cut_documents;
   }

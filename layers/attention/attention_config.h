@@ -39,8 +39,9 @@ struct AttentionConfig {
   std::string mechanism = softmax_attention;    ///< of all layers and heads that the next two do not name
   std::vector<std::string> layer_mechanisms{};  ///< empty, or the mechanism of each layer
   std::vector<std::string> head_mechanisms{};   ///< empty, or the mechanism of each head
-  std::int64_t window = 0;          ///< sliding window: query i attends to keys j with |i - j| < window; 0 = all keys
-  std::int64_t softmax_window = 0;  ///< windowed: the nearest keys, |i - j| < softmax_window, have exact weights
+  std::int64_t window = 0;            ///< sliding window: query i attends to keys j with |i - j| < window; 0 = all keys
+  std::int64_t softmax_window = 0;    ///< windowed: the nearest keys, |i - j| < softmax_window, have exact weights
+  bool drops_softmax_window = false;  ///< windowed: computes its linear part alone, from the same parameters; no key
   std::string feature_map = "favor_positive";  ///< of mechanisms with features
   std::int64_t n_features = 0;                 ///< number m of random features; 0 = 2 d_head
   ops::FeatureMapOptions map_options{};

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <iterator>
 #include <regex>
 #include <set>
 #include <sstream>
@@ -91,6 +92,41 @@ TEST_F(HelpTest, PagesFit80ColumnsAndEndWithTwoExamples) {
     EXPECT_THAT(page, HasSubstr("\nCommon options:\n"));
     EXPECT_LT(page.find("-h, --help"), page.find("\nExamples:\n")) << "--help is the last option";
   });
+}
+
+/// Returns the words of each furlong command in the examples of a page, without "furlong".
+std::vector<std::vector<std::string>> commands_in_examples(const std::string& page) {
+  const std::string title = "\nExamples:\n";
+  std::string text = page.substr(std::min(page.find(title) + title.size(), page.size()));
+  text = std::regex_replace(text.substr(0, text.find("\n\n")), std::regex(R"(\\\n)"), " ");
+  text = std::regex_replace(text, std::regex("['\"]"), "");
+  std::vector<std::vector<std::string>> commands;
+  for (const std::string& line : lines_of(std::regex_replace(text, std::regex(R"( ([|;>]|&&) )"), "\n"))) {
+    std::istringstream stream(line);
+    const std::vector<std::string> words{std::istream_iterator<std::string>(stream), {}};
+    const auto program = std::find(words.begin(), words.end(), "furlong");
+    if (program != words.end()) commands.emplace_back(program + 1, words.end());
+  }
+  return commands;
+}
+
+// Each is run with an option that does not exist, which must be the only one.
+TEST_F(HelpTest, ExamplesHaveValidOptions) {
+  std::set<std::vector<std::string>> tried;
+  for_each_page({}, [&](const std::vector<std::string>&, const std::string& page) {
+    for (std::vector<std::string> words : commands_in_examples(page)) {
+      if (!tried.insert(words).second) continue;
+      SCOPED_TRACE(joined(words));
+      for (std::size_t i = 2; i < words.size(); ++i)
+        EXPECT_FALSE(words[i - 2] == "--set" && words[i].find('=') != std::string::npos && words[i][0] != '-')
+            << "--set takes one value";
+      words.emplace_back("--no-such-option");
+      const Finished found = furlong(words);
+      EXPECT_EQ(found.status, 2);
+      EXPECT_THAT(found.err, HasSubstr("error: unknown option --no-such-option"));
+    }
+  });
+  EXPECT_GT(tried.size(), 50u);
 }
 
 TEST_F(HelpTest, CommandsPageHasARowForEverySubcommand) {

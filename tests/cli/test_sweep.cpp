@@ -141,6 +141,17 @@ TEST_F(SweepProgramTest, ListsRunsWithoutTraining) {
   EXPECT_FALSE(fs::exists(path("out")));
 }
 
+TEST_F(SweepProgramTest, WarnsIfRunsValidateDifferentParts) {
+  const auto warnings = [&](const std::string& grid) {
+    sweep("grid: {" + grid + "}\n");
+    return furlong({"sweep", path("sweep.yaml"), "--dry-run"}).err;
+  };
+  EXPECT_EQ(warnings("data.batch_size: [4], seed: [7, 8]"), "");
+  EXPECT_THAT(warnings("data.batch_size: [4, 8]"), HasSubstr("their losses do not compare"));
+  EXPECT_THAT(warnings("data.sequence_length: [16, 32]"), HasSubstr("their losses do not compare"));
+  EXPECT_EQ(warnings("data.batch_size: [4, 8], trainer.validation_batches: [0]"), "");
+}
+
 TEST_F(SweepProgramTest, TrainsOneRunByIndex) {
   sweep("list: [{seed: 1}, {seed: 2}, {seed: 3}]\n");
   ASSERT_EQ(run({"--index", "2"}).status, 0);

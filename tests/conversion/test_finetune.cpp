@@ -165,6 +165,46 @@ TEST_F(FinetuneTest, MeasuresLinearPartOfHybrids) {
   }
 }
 
+// The linear part of a run of heads keeps its own random projection next to linear heads.
+TEST_F(FinetuneTest, MeasuresLinearPartOfMixedHeads) {
+  const std::string yaml = config("{heads: [windowed, linear], softmax_window: 8, n_features: 16}");
+  const std::vector<std::string> stages{"finetune.stages=[attention_transfer]"};
+  const FinetuneResult result = finetune(options(yaml, stages));
+  ASSERT_TRUE(result.recovery);
+  const TokenizedDataset data = TokenizedDataset::open(store);
+  Settings settings = plan_finetune(options(yaml, stages), checkpoint_of(path("teacher"))).student;
+  settings.model.attention.drops_softmax_window = true;
+  for (std::size_t i = 1; i < result.recovery->models.size(); ++i) {
+    const MeasuredModel& model = result.recovery->models[i];
+    Model without = make_model(settings, data.vocabulary(), Device{});
+    const WeightsReport report = initialize_from(CheckpointReader::open(model.candidate.checkpoint), without);
+    EXPECT_THAT(report.missing, ::testing::IsEmpty());
+    EXPECT_THAT(report.unused, ::testing::IsEmpty());
+    EXPECT_DOUBLE_EQ(model.window_off->loss, evaluate(without, data, Split::test, 32, 4).loss);
+    EXPECT_NE(model.window_off->loss, model.found.loss);
+  }
+}
+
+// The teacher is measured, and its output layer taken over, with the pooling that it was trained with.
+TEST_F(FinetuneTest, StudentOfAClassifierPoolsAsItsTeacher) {
+  Settings classifier = plan_finetune(options(config(performer)), checkpoint_of(path("teacher"))).student;
+  classifier.finetune = {};
+  classifier.model.attention = {};
+  classifier.model.architecture = layers::Architecture::encoder;
+  classifier.objective.name = Objective::classification;
+  classifier.objective.pooling = ops::Pooling::first;
+  const auto planned = [&](const std::vector<std::string>& overrides) {
+    return plan_finetune(options(config(performer), testing::with({"finetune.stages=[task]"}, overrides)), classifier,
+                         path("teacher"))
+        .student.objective;
+  };
+  EXPECT_EQ(planned({}).name, Objective::classification);
+  EXPECT_EQ(planned({}).pooling, ops::Pooling::first);
+  EXPECT_THAT(
+      message_of<UserError>([&] { planned({"objective.pooling=mean"}); }),
+      AllOf(HasSubstr("objective.pooling: found mean; expected class_token as in"), HasSubstr("remove pooling")));
+}
+
 TEST_F(FinetuneTest, RunsStagesSeparately) {
   const std::string yaml = config(performer);
   FinetuneOptions second = options(yaml);

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "framework/core/printable.h"
+#include "framework/core/tensor_values.h"
 #include "layers/linear.h"
 #include "trainers/checkpoint/checkpoint_tensors.h"
 #include "trainers/settings/settings.h"
@@ -85,14 +86,34 @@ void repeat_rows(const CheckpointReader& checkpoint, const std::string& name, st
   }
 }
 
-/// Returns whether the output layers predict the same: tokens, or the labels of one objective by names and order.
+/// Returns whether the output layers predict the same: tokens, or the labels of one objective by names and order, from
+/// equally pooled states.
 bool same_outputs(const CheckpointReader& checkpoint, const Vocabulary& theirs, const Model& model) {
   const std::string origin = checkpoint.path().string();
   const ObjectiveSettings before =
                               from_checkpoint_text(checkpoint.text("config"), origin + " (config)").settings.objective,
                           now = model.settings.objective;
   if (before.learns_labels() != now.learns_labels()) return false;
-  return !now.learns_labels() || (before.name == now.name && theirs.labels() == model.vocabulary.labels());
+  return !now.learns_labels() ||
+         (before.name == now.name && before.pooling == now.pooling && theirs.labels() == model.vocabulary.labels());
+}
+
+/// Changes an output layer over numbers from the units of the labels there to those here: the predicted numbers,
+/// output · scale + mean, stay the same.
+void change_units(const Model& model, const std::vector<LabelScale>& there) {
+  const std::vector<LabelScale>& here = model.vocabulary.label_scales();
+  const auto changed = [&](const Tensor& tensor, bool is_bias) {
+    std::vector<double> values = host_values(tensor);
+    const std::size_t width = values.size() / here.size();
+    for (std::size_t label = 0; label < here.size(); ++label) {
+      const double ratio = there[label].scale / here[label].scale,
+                   shift = is_bias ? (there[label].mean - here[label].mean) / here[label].scale : 0;
+      for (std::size_t i = label * width; i < (label + 1) * width; ++i) values[i] = values[i] * ratio + shift;
+    }
+    set_values(tensor, values);
+  };
+  changed(model.store->find("classifier.weight").master(), false);
+  changed(model.store->find("classifier.bias").master(), true);
 }
 
 /// Returns whether a parameter repeats the rows of a stored table of learned positions.
@@ -185,6 +206,9 @@ WeightsReport initialize_from(const CheckpointReader& checkpoint, Model& model, 
       read_tensor(checkpoint, name, parameter.master());
     }
   }
+  const std::size_t n_scales = model.vocabulary.label_scales().size();
+  if (takes_classifier && n_scales > 0 && theirs.label_scales().size() == n_scales)
+    change_units(model, theirs.label_scales());
   for (const TensorInfo& info : checkpoint.tensors("parameters/"))
     if (!known.contains(info.name)) report.unused.push_back(info.name.substr(std::string_view("parameters/").size()));
   model.store->refresh_compute_values(model.stream);

@@ -10,7 +10,7 @@ namespace furlong {
 
 /// Tensors without a counterpart after a load.
 struct WeightsReport {
-  bool same_outputs = false;         ///< both predict tokens, or the same labels
+  bool same_outputs = false;         ///< both predict tokens, or the same labels from equally pooled states
   std::vector<std::string> missing;  ///< in the model, not in the checkpoint: they have initial values
   std::vector<std::string> unused;   ///< in the checkpoint, not in the model
   /// In both, but with initial values: those of an output layer if that of the checkpoint predicts something else, and
@@ -30,7 +30,8 @@ void check_same_model(const CheckpointReader& checkpoint, const Model& model);
 /// has one. If the model has more learned positions than the checkpoint, position p starts from checkpoint position p
 /// modulo their number (Longformer: Beltagy, Peters and Cohan 2020, section 5). Parameters without a counterpart get
 /// initial values, so the model can be made by make_empty_model(). So does an output layer if that of the checkpoint
-/// predicts something else: tokens instead of labels, another kind of labels, or labels of other names or order.
+/// predicts something else: tokens instead of labels, another kind of labels, labels of other names or order, or from
+/// states pooled in another way. An output layer over numbers changes to the units of the model's labels (LabelScale).
 /// Without `takes_adapters`, so do adapters (LoRA), whatever their rank. Throws UserError if the vocabularies differ,
 /// labels aside, or if a shape differs.
 WeightsReport initialize_from(const CheckpointReader& checkpoint, Model& model, bool takes_adapters = true);

@@ -130,8 +130,10 @@ void add_optimizer_keys(config::Table& t, OptimizerSettings& o, ScheduleSettings
       .above(0)
       .below(1)
       .elsewhere({"adam_epsilon", "eps"});
-  t.key("optimizer.weight_decay", &o.weight_decay, "",
-        "decoupled weight decay, multiplied by the learning rate; not applied to norms and biases")
+  t.key(
+       "optimizer.weight_decay", &o.weight_decay, "",
+       "decoupled weight decay, multiplied by the learning rate; not applied to norms, biases, short convolutions, and "
+       "hedgehog's maps and gates of windows")
       .within(0, 100)
       .elsewhere({"wd"});
   t.key("optimizer.gradient_clip", &o.gradient_clip, "",

@@ -12,6 +12,13 @@ bool pads_to_longest(const Settings& settings) {
          (settings.data.sampler == "documents" || settings.objective.learns_labels());
 }
 
+/// Returns whether the teacher's loss needs compared_tokens(). In attention transfer only segments do: their padding is
+/// not masked.
+bool compares_tokens(const Settings& settings) {
+  return settings.teacher.has_loss() &&
+         (!settings.teacher.is_attention_transfer() || settings.data.sampler == "stream");
+}
+
 }  // namespace
 
 StepInput::StepInput(const Settings& settings, const Vocabulary& vocabulary, const Dataset& data, const Device& device)
@@ -33,8 +40,7 @@ StepInput::Step StepInput::read(const WorkShare& work) const {
     // wait for the longest row anyway.
     if (work.group() && pads_to_longest(settings_)) widen(batch, source_->batch(first, samples).n);
     batch = work.cut(batch, settings_.objective.name == Objective::next_token);
-    if (settings_.teacher.has_loss() && !settings_.teacher.is_attention_transfer())
-      step.compared.push_back(compared_tokens(settings_, batch));
+    if (compares_tokens(settings_)) step.compared.push_back(compared_tokens(settings_, batch));
   }
   return step;
 }

@@ -17,7 +17,7 @@ class StepInput {
   /// Input of one step, on the host.
   struct Step {
     std::vector<Batch> batches;                       ///< one per accumulated batch
-    std::vector<std::vector<std::int32_t>> compared;  ///< distillation: compared_tokens of each batch; otherwise empty
+    std::vector<std::vector<std::int32_t>> compared;  ///< compared_tokens of each batch, if the loss needs them
   };
 
   /// `vocabulary` is the model's.
@@ -34,7 +34,7 @@ class StepInput {
 
   /// Returns the loaded tensors of one accumulated batch. Valid until the next load(), which may overwrite them.
   const DeviceBatch& on_device(std::size_t batch) const { return inputs_[batch]; }
-  /// Compared positions, int32 [rows, n]; undefined if nothing is compared.
+  /// compared_tokens() of a batch, int32 [rows, n]; undefined if the loss does not need them.
   Tensor compared_on_device(std::size_t batch) const { return compared_.empty() ? Tensor{} : compared_[batch]; }
   /// Returns the shapes of the loaded input and everything else that a recorded step depends on.
   std::string shapes() const;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "framework/core/tensor_values.h"
 #include "framework/ops/attention/statistics/head_statistics.h"
 
 namespace furlong::layers {
@@ -13,20 +14,6 @@ constexpr double largest_scaling = 64;
 /// Returns E x², or the variance if `centering`; rounding must not make it negative.
 double second_moment(double square, double mean, bool centering) {
   return centering ? std::max(square - mean * mean, 0.0) : square;
-}
-
-std::vector<double> host_values(const Tensor& tensor) {
-  if (tensor.dtype() == DType::float64) return tensor.to_vector<double>();
-  const std::vector<float> values = tensor.to_vector<float>();
-  return {values.begin(), values.end()};
-}
-
-void set_values(const Tensor& target, const std::vector<double>& values) {
-  if (target.dtype() == DType::float64) {
-    target.copy_from(Tensor::from(values, target.shape(), target.device()));
-  } else {
-    target.copy_from(Tensor::from(std::vector<float>(values.begin(), values.end()), target.shape(), target.device()));
-  }
 }
 
 /// Reads one row of the statistics: tokens, Σ q, Σ k, Σ q², Σ k². All moments are zero without tokens.

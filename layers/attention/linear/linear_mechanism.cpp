@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "framework/core/tensor_values.h"
 #include "framework/ops/dense/head_linear.h"
 #include "framework/ops/elementwise/column_gain.h"
 #include "layers/attention/linear/random_projection.h"
@@ -60,6 +61,7 @@ LinearMechanism::LinearMechanism(ParameterStore& store, const std::string& name,
     : config_(config), stream_name_(name + ".directions"), constants_(store, name, config) {
   choose_options(softmax_window);
   declare_parameters(store, name);
+  if (config.drops_softmax_window) options_.softmax_window = 0;
 }
 
 void LinearMechanism::choose_options(std::int64_t softmax_window) {
@@ -109,7 +111,7 @@ Variable LinearMechanism::attend(Tape& tape, const ops::LinearAttentionInputs& i
   }
   all.query = mapped(tape, inputs.query, query_features_, config_.n_heads);
   all.key = mapped(tape, inputs.key, key_features_, config_.n_kv_heads);
-  if (gate_) all.gate = gate_->variable();
+  if (options_.softmax_window > 0) all.gate = gate_->variable();
   if (random_projection_) all.constants.random_projection = random_projection_->master();
   constants_.put_into(all.constants);
   const Variable output = ops::linear_attention(tape, all, options_);
@@ -180,12 +182,7 @@ void LinearMechanism::redraw(std::uint64_t seed, std::int64_t step) {
   const RandomKey key{seed, static_cast<std::uint32_t>(step), random_stream(stream_name_)};
   const std::vector<float> drawn =
       draw_random_projection(config_.random_projection, n_projections_, config_.d_head, key);
-  const Tensor& target = random_projection_->master();
-  if (target.dtype() == DType::float64) {
-    target.copy_from(Tensor::from(std::vector<double>(drawn.begin(), drawn.end()), target.shape(), target.device()));
-  } else {
-    target.copy_from(Tensor::from(drawn, target.shape(), target.device()));
-  }
+  set_values(random_projection_->master(), {drawn.begin(), drawn.end()});
 }
 
 namespace {

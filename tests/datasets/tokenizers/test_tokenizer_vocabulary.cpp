@@ -179,6 +179,10 @@ TEST_F(TokenizerVocabularyTest, FramesEachDocument) {
   EXPECT_EQ(report.n_cut_documents, 0u);
   EXPECT_THAT(to_text(report), HasSubstr("tokens per byte: 0.6111"));  // 11 of 18
   EXPECT_THAT(to_json(report), HasSubstr("\"unknown_tokens\": 0"));
+  const PrepareReport fasta =
+      prepare(options(PrepareOptions::Format::fasta, ">header\nthe\n", testing::bpe_tokenizer(path("bpe"))));
+  for (const char* words : {"per byte", "per_byte"})
+    EXPECT_EQ((to_text(fasta) + to_json(fasta)).find(words), std::string::npos) << "headers are no text";
 
   // Words are framed on both sides. The document token that ends the frame is not added twice. Special tokens in the
   // text are plain text.

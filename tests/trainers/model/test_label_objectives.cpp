@@ -16,20 +16,20 @@ namespace {
 
 using testing::small_settings;
 
-/// Sequences of the letters a to h. numbers: 50 + 10 times the share of a to d, and its negative; sets: which of the
-/// letters a and b occur; tokens: whether a letter is one of a to d, of every letter but h.
+/// Sequences of the letters a to h. numbers: 50 + 10 times the share of a to d, in units, and its negative; sets: which
+/// of the letters a and b occur; tokens: whether a letter is one of a to d, of every letter but h.
 class LabelObjectives : public testing::WithTemporaryFolder, public ::testing::WithParamInterface<DeviceType> {
  protected:
   void SetUp() override { testing::device_under_test() = Device{GetParam(), 0}; }
   void TearDown() override { testing::device_under_test() = Device{}; }
 
-  TokenizedDataset data(LabelKind kind, int n = 400) const {
+  TokenizedDataset data(LabelKind kind, int n = 400, float unit = 1) const {
     DatasetWriterOptions options;
     options.split_by = DatasetWriterOptions::SplitBy::document;
     options.shares = {{0.7, 0.3, 0}};
     options.documents_per_label = 1;
     options.label_kind = kind;
-    const std::string file = path(fmt::format("{}.h5", name_of(kind)));
+    const std::string file = path(fmt::format("{}_{}.h5", name_of(kind), unit));
     DatasetWriter writer(file, Vocabulary::bytes(true), options);
     const RandomKey key{7, 0, random_stream("letters")};
     for (int i = 0; i < n; ++i) {
@@ -39,13 +39,13 @@ class LabelObjectives : public testing::WithTemporaryFolder, public ::testing::W
             static_cast<std::uint16_t>('a' + random_word(key, static_cast<std::uint64_t>(64 * i + t)) % 8));
       writer.append(letters);
       writer.end_document();
-      put_label(writer, kind, letters);
+      put_label(writer, kind, letters, unit);
     }
     std::vector<std::string> names{"first", "second"};
     writer.finish("{}", names);
     return TokenizedDataset::open(file);
   }
-  static void put_label(DatasetWriter& writer, LabelKind kind, const std::vector<std::uint16_t>& letters) {
+  static void put_label(DatasetWriter& writer, LabelKind kind, const std::vector<std::uint16_t>& letters, float unit) {
     std::vector<std::int32_t> ids;
     float share = 0;
     for (const std::uint16_t letter : letters) {
@@ -55,7 +55,7 @@ class LabelObjectives : public testing::WithTemporaryFolder, public ::testing::W
     for (const std::uint16_t letter : {std::uint16_t{'a'}, std::uint16_t{'b'}})
       if (kind == LabelKind::sets && std::find(letters.begin(), letters.end(), letter) != letters.end())
         ids.push_back(letter - 'a');
-    const std::vector<float> numbers{50 + 10 * share, -share};
+    const std::vector<float> numbers{(50 + 10 * share) / unit, -share};
     writer.label(DocumentLabel{ids, kind == LabelKind::numbers ? numbers : std::span<const float>{}});
   }
 
@@ -125,6 +125,32 @@ TEST_P(LabelObjectivesOnCpu, LearnsNumbersInTheUnitsOfTheData) {
   const UnigramBaseline baseline = chance(chosen, trainer.model().vocabulary, store, Split::validation, 16, 16);
   EXPECT_NEAR(baseline.loss, 1, 0.5) << "the mean explains no variance";
   EXPECT_EQ(baseline.targets, found.targets);
+}
+
+TEST_P(LabelObjectivesOnCpu, WeightsKeepTheirPredictionsInOtherUnits) {
+  const TokenizedDataset store = data(LabelKind::numbers, 80), other = data(LabelKind::numbers, 70, 4);
+  Trainer trainer(settings(store, Objective::regression), store, Device{});
+  while (trainer.steps() < 30) trainer.step();
+  trainer.save(path("trained.h5"));
+  Trainer elsewhere(settings(other, Objective::regression), other, Device{});
+  EXPECT_TRUE(elsewhere.start_from(CheckpointReader::open(path("trained.h5"))).restarted.empty());
+  ASSERT_NE(elsewhere.model().vocabulary.label_scales()[0].mean, store.vocabulary().label_scales()[0].mean);
+  Evaluation found, expected;
+  const auto theirs = measured(trainer, store, expected), ours = measured(elsewhere, store, found);
+  for (const char* label : {"first", "second"})
+    EXPECT_NEAR(ours["labels"][label]["rmse"], theirs["labels"][label]["rmse"],
+                1e-5 * theirs["labels"][label]["rmse"].get<double>());
+}
+
+TEST_P(LabelObjectivesOnCpu, OutputLayerOverOtherwisePooledStatesStartsAnew) {
+  const TokenizedDataset store = data(LabelKind::numbers, 80);
+  Trainer(settings(store, Objective::regression), store, Device{}).save(path("mean.h5"));
+  const auto restarted = [&](const std::string& pooling) {
+    Trainer other(settings(store, Objective::regression, {"objective.pooling=" + pooling}), store, Device{});
+    return other.start_from(CheckpointReader::open(path("mean.h5"))).restarted;
+  };
+  EXPECT_THAT(restarted("mean"), ::testing::IsEmpty());
+  EXPECT_THAT(restarted("class_token"), ::testing::ElementsAre("classifier.weight", "classifier.bias"));
 }
 
 TEST_P(LabelObjectivesOnCpu, LearnsSetsOfLabels) {

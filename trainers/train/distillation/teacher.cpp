@@ -84,14 +84,21 @@ bool are_both_softmax(const layers::AttentionConfig& one, const layers::Attentio
   return is_softmax(one) && is_softmax(other) && one.window == other.window;
 }
 
-Model load_teacher(const CheckpointReader& checkpoint, const Settings& student, const Device& device,
-                   std::optional<DType> compute) {
+/// Returns the teacher's vocabulary. If its labels are the data's numbers, it has the data's units, so that its losses
+/// compare with the student's.
+Vocabulary teacher_vocabulary(const CheckpointReader& checkpoint, const Vocabulary& data) {
+  Vocabulary theirs = Vocabulary::from_json(checkpoint.text("vocabulary"), checkpoint.path().string());
+  if (theirs.label_scales().empty() || data.label_scales().empty() || theirs.labels() != data.labels()) return theirs;
+  return theirs.with_labels(data.labels(), data.label_scales());
+}
+
+Model load_teacher(const CheckpointReader& checkpoint, const Settings& student, const Vocabulary& data,
+                   const Device& device, std::optional<DType> compute) {
   const std::string path = checkpoint.path().string();
   const Settings settings = teacher_settings(checkpoint, student);
   check_fit(settings, student, path);
   const auto all = [](const Parameter&) { return true; };
-  const Vocabulary vocabulary = Vocabulary::from_json(checkpoint.text("vocabulary"), path);
-  Model model = make_empty_model(settings, vocabulary, device, compute, all);
+  Model model = make_empty_model(settings, teacher_vocabulary(checkpoint, data), device, compute, all);
   if (device.is_shape_only()) return model;
   const WeightsReport report = initialize_from(checkpoint, model);
   if (!report.missing.empty())
@@ -132,8 +139,8 @@ std::vector<std::size_t> attention_transfer_layers(const Settings& teacher, cons
 Teacher::Teacher(const Settings& student, const Vocabulary& data, const Device& device, std::optional<DType> compute)
     : settings_(student.teacher),
       steps_(student.trainer.max_steps),
-      model_(
-          load_teacher(CheckpointReader::open(checkpoint_of(student.teacher.checkpoint)), student, device, compute)) {
+      model_(load_teacher(CheckpointReader::open(checkpoint_of(student.teacher.checkpoint)), student, data, device,
+                          compute)) {
   const Vocabulary ours = model_vocabulary(student, data).with_labels({});
   if (!(model_.vocabulary.with_labels({}) == ours))
     throw UserError(
@@ -229,8 +236,9 @@ void Teacher::accumulate_loss(Model& student, layers::ForwardContext& context, c
     ops::add(context.stream(), distillation.loss, error.value(), GradientMode::accumulate, weight);
     context.tape.backward(error, weight);  // frees this layer's activations before the next layer
   };
+  const Tensor& rows = distillation.compared.defined() ? distillation.compared : batch.mask.keys;
   transfer(student, context, batch, interval ? std::optional(interval->layer) : std::nullopt,
-           batch.mask.keys.defined() ? &batch.mask.keys : nullptr, learn);
+           rows.defined() ? &rows : nullptr, learn);
 }
 
 void Teacher::transfer(Model& student, layers::ForwardContext& context, const DeviceBatch& batch,
@@ -376,6 +384,7 @@ Evaluation Teacher::evaluate_distillation(Model& student, const Dataset& data, S
 }
 
 std::vector<std::int32_t> compared_tokens(const Settings& settings, const Batch& batch) {
+  if (settings.teacher.is_attention_transfer()) return real_tokens(batch, settings.objective.name);
   if (settings.teacher.positions == "targets") return batch.targets;
   std::vector<std::int32_t> compared = real_tokens(batch, settings.objective.name);
   for (std::int32_t& value : compared) value = value != 0 ? 0 : ignored_target;

@@ -15,7 +15,7 @@ struct DistillationStep {
   double share = 1;       ///< attention transfer: this batch's part of the step, whose loss is a mean over batches
   Tensor loss;            ///< float64 scalar on the device: the batch's part of the step's loss is added to it
   Tensor n_targets;       ///< float64 [1] on the device: number of targets of the step
-  Tensor compared;        ///< distillation: int32, one per token; -1 where predictions are not compared
+  Tensor compared;        ///< compared_tokens(); attention transfer without it compares all unmasked tokens
   std::int64_t step = 0;  ///< number of optimizer steps before this one
 };
 
@@ -97,8 +97,9 @@ std::unique_ptr<Teacher> make_teacher(const Settings& student, const Vocabulary&
 /// Returns Teacher::frozen(), or an empty function without a teacher.
 inline Frozen frozen_by(const std::unique_ptr<Teacher>& teacher) { return teacher ? teacher->frozen() : Frozen(); }
 
-/// Returns the positions of a batch where settings.teacher compares the predictions of the two models: int32 [rows · n]
-/// for DistillationStep::compared.
+/// Returns the tokens of a batch where settings.teacher compares the two models: int32 [rows · n] for
+/// DistillationStep::compared. For distillation -1 where predictions are not compared; for attention transfer 1 for
+/// tokens and 0 for padding.
 std::vector<std::int32_t> compared_tokens(const Settings& settings, const Batch& batch);
 
 }  // namespace furlong

@@ -14,10 +14,11 @@ constexpr std::size_t minimum = 16;
 
 double OutlierFilter::threshold() const {
   if (factor_ == 0 || recent_norms_.size() < minimum) return 0;
-  std::vector<double> sorted(recent_norms_.begin(), recent_norms_.end());
-  const auto middle = sorted.begin() + static_cast<std::ptrdiff_t>(sorted.size() / 2);
-  std::nth_element(sorted.begin(), middle, sorted.end());
-  return factor_ * *middle;
+  std::vector<double> norms(recent_norms_.begin(), recent_norms_.end());
+  const auto middle = norms.begin() + static_cast<std::ptrdiff_t>(norms.size() / 2);
+  std::nth_element(norms.begin(), middle, norms.end());
+  const bool has_one_middle = norms.size() % 2 == 1;
+  return factor_ * (has_one_middle ? *middle : (*middle + *std::max_element(norms.begin(), middle)) / 2);
 }
 
 void OutlierFilter::note(double gradient_norm) {

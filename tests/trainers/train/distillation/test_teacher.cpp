@@ -154,6 +154,26 @@ TEST_F(TeacherTest, AttentionTransferLossIsMeanRelativeError) {
   EXPECT_NEAR(one.step().loss, expected, 1e-5 * expected);
 }
 
+// Longer segments have the same tokens, and padding behind them.
+TEST_F(TeacherTest, AttentionTransferLeavesOutPaddingOfSegments) {
+  std::vector<std::string> documents;
+  for (std::size_t i = 0; i < 60; ++i) documents.push_back(testing::synthetic_text(4 + i % 4, i));
+  const std::string store = testing::write_texts(path("documents.h5"), documents, "0.8,0.2");
+  const TokenizedDataset data = TokenizedDataset::open(store);
+  const auto losses = [&](int length) {
+    Trainer one(small_settings(store, transfer({"data.sampler=stream", "data.batch_size=4", "teacher.input=student",
+                                                fmt::format("data.sequence_length={}", length)}))
+                    .settings,
+                data, Device{});
+    one.start_from(CheckpointReader::open(path("teacher.h5")));
+    return std::pair{one.step().loss, one.validate().loss};
+  };
+  const auto [loss, validated] = losses(8);
+  const auto [padded_loss, padded_validated] = losses(32);
+  EXPECT_NEAR(padded_loss, loss, 1e-5 * loss);
+  EXPECT_NEAR(padded_validated, validated, 1e-3 * validated) << "after a step";
+}
+
 TEST_F(TeacherTest, AttentionTransferReducesErrorAndTrainsAttentionOnly) {
   for (const char* input : {"teacher", "student"}) {
     for (const char* turns : {"joint", "layer_wise"}) {

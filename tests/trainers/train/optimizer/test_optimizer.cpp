@@ -4,6 +4,8 @@
 
 #include <cmath>
 
+#include "trainers/train/optimizer/outlier_filter.h"
+
 namespace furlong {
 namespace {
 
@@ -242,6 +244,18 @@ TEST(Optimizer, FrozenParametersStayAndHaveNoState) {
     EXPECT_NE(values(weight), weight_before);
     EXPECT_NE(values(bias), bias_before);
   }
+}
+
+TEST(OutlierFilter, ThresholdIsAMultipleOfTheMedian) {
+  OutlierFilter filter(2);
+  for (int i = 0; i < 8; ++i) filter.note(3);
+  EXPECT_EQ(filter.threshold(), 0) << "too few";
+  for (int i = 0; i < 8; ++i) filter.note(1);
+  EXPECT_EQ(filter.threshold(), 4) << "the mean of the middle ones";
+  filter.note(1);
+  EXPECT_EQ(filter.threshold(), 2);
+  for (int i = 0; i < 64; ++i) filter.note(5);
+  EXPECT_EQ(filter.threshold(), 10) << "of the last 64";
 }
 
 }  // namespace
