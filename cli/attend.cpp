@@ -89,7 +89,7 @@ constexpr const char* attend_footer =
     "key and value may have fewer heads than query (grouped-query attention).\n"
     "Optional datasets, read if the mechanism uses them:\n"
     "  mask                  [batch, n_key], 1: attend to this key\n"
-    "  documents             [batch, n], ids; a query attends to its own document\n"
+    "  documents             [batch, n], ids; each run of equal ids is a document; a query attends to its own\n"
     "  random_projection     [rows, d] or [heads, rows, d]\n"
     "  oprf_a                [heads]\n"
     "  scaling, query_center, key_center  [heads, d]\n"

@@ -15,6 +15,7 @@ namespace {
 
 nlohmann::ordered_json json_value(const Cell& cell) {
   if (!cell.numeric) return cell.text;
+  if (cell.integer) return *cell.integer;
   if (cell.number == std::floor(cell.number) && std::fabs(cell.number) < 0x1p53)
     return static_cast<std::int64_t>(cell.number);
   return cell.number;
@@ -30,6 +31,9 @@ Cell text_cell(const std::string& text) {
   Cell cell{text};
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), cell.number);
   cell.numeric = error == std::errc() && end == text.data() + text.size() && !text.empty();
+  std::int64_t integer = 0;
+  const auto parsed = std::from_chars(text.data(), text.data() + text.size(), integer);
+  if (parsed.ec == std::errc() && parsed.ptr == text.data() + text.size()) cell.integer = integer;
   return cell;
 }
 

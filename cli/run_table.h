@@ -1,8 +1,10 @@
 #pragma once
 // Tables of training runs: furlong runs, furlong sweep.
+#include <cstdint>
 #include <filesystem>
 #include <limits>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,6 +17,7 @@ struct Cell {
   std::string text;
   double number = std::numeric_limits<double>::quiet_NaN();
   bool numeric = false;
+  std::optional<std::int64_t> integer{};  ///< exact, if the text of a config is one
 };
 
 /// Returns the cell of a text. It is numeric if the whole text is a number.

@@ -29,6 +29,7 @@ struct Filter {
 
   bool holds(const Cell& cell) const {
     const Cell wanted = text_cell(value);
+    if (comparison == "=" && cell.integer && wanted.integer) return *cell.integer == *wanted.integer;
     if (comparison == "=")
       return cell.text == value || (cell.numeric && wanted.numeric && cell.number == wanted.number);
     if (comparison == "!=") return !Filter{column, "=", value}.holds(cell);

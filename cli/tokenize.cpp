@@ -84,7 +84,7 @@ void run(const TokenizeArguments& options) {
   const std::shared_ptr<const Tokenizer> tokenizer = load_tokenizer(options.tokenizer);
   ByteSource source(options.input);
   const SpecialTokenMode special = options.special ? SpecialTokenMode::as_token : SpecialTokenMode::as_text;
-  std::uint64_t lines = 0, tokens = 0, unknown = 0;
+  std::uint64_t lines = 0, text_bytes = 0, tokens = 0, unknown = 0;
   TextOutput output;
   std::string buffer;
   const auto write = [&](std::string_view text) {
@@ -96,6 +96,7 @@ void run(const TokenizeArguments& options) {
   const auto begin = Clock::now();
   const std::uint64_t bytes = for_each_line(source, [&](std::string_view line) {
     ++lines;
+    text_bytes += line.size();
     if (options.decode) return write(tokenizer->decode(parse_ids(line, *tokenizer, source.name(), lines)) + '\n');
     std::vector<std::int32_t> ids = tokenizer->encode(line, special);
     if (options.add_special_tokens) ids = tokenizer->framed(ids);
@@ -107,7 +108,7 @@ void run(const TokenizeArguments& options) {
   if (options.count) {
     write(fmt::format("{} ({} ids): {} lines, {} bytes, {} tokens, {} unknown; {:.3f} bytes per token; {:.1f} MB/s\n",
                       tokenizer->kind(), tokenizer->size(), lines, bytes, tokens, unknown,
-                      static_cast<double>(bytes) / static_cast<double>(std::max<std::uint64_t>(tokens, 1)),
+                      static_cast<double>(text_bytes) / static_cast<double>(std::max<std::uint64_t>(tokens, 1)),
                       static_cast<double>(bytes) * 1e-6 / std::max(seconds, 1e-9)));
   }
   output.write(buffer);

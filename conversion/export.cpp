@@ -166,7 +166,7 @@ class Exporter {
   void add_carried() {
     if (!origin_ || of_gguf()) return;
     for (const CheckpointOrigin::Tensor& tensor : origin_->carried) {
-      if (is_in_a_part(tensor)) continue;
+      if (is_in_a_part(tensor) || is_outdated(tensor)) continue;
       Shape shape;
       for (const std::int64_t extent : tensor.shape) shape.push_back(extent);
       std::string type = type_of(tensor.name);
@@ -178,6 +178,13 @@ class Exporter {
       }
       outputs_.push_back({{carried_name(tensor.name), shape, type}, {}, nullptr, 0});
     }
+  }
+
+  /// Returns true for a tensor that follows from settings which have changed.
+  bool is_outdated(const CheckpointOrigin::Tensor& tensor) const {
+    return plan_.for_hugging_face &&
+           std::any_of(plan_.outdated.begin(), plan_.outdated.end(),
+                       [&](const std::string& part) { return tensor.name.find(part) != std::string::npos; });
   }
 
   /// Returns true for the unused rows of a tensor that is written as a whole.
@@ -231,7 +238,7 @@ class Exporter {
 
   void write_carried(SafetensorsWriter& file) const {
     for (const CheckpointOrigin::Tensor& tensor : origin_->carried) {
-      if (is_in_a_part(tensor)) continue;
+      if (is_in_a_part(tensor) || is_outdated(tensor)) continue;
       if (tensor.dtype == "int64") {
         file.write_integers(carried_name(tensor.name), {reinterpret_cast<const std::int64_t*>(tensor.data.data()),
                                                         tensor.data.size() / sizeof(std::int64_t)});

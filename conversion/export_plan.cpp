@@ -30,10 +30,12 @@ std::string common_reason(const Settings& settings) {
   return "classifiers of transformers have a dense layer before the output layer, and Furlong's label head has none";
 }
 
-/// Keys of config.json that describe positions and windows. Versions of transformers have different ones, so those of
-/// the original may contradict the exported ones.
-constexpr const char* replaced_keys[] = {"rope_parameters", "rope_scaling", "rope_theta",
-                                         "original_max_position_embeddings", "layer_types"};
+/// Keys of config.json that have other names too, in versions of transformers or by aliases, so those of the original
+/// may contradict the exported ones.
+constexpr const char* replaced_keys[] = {
+    "rope_parameters", "rope_scaling", "rope_theta", "original_max_position_embeddings", "layer_types",
+    // of GPT-2
+    "num_hidden_layers", "num_attention_heads", "hidden_size", "max_position_embeddings"};
 
 /// Returns whether transformers cannot run the family without pad_token_id.
 bool needs_padding(const Architecture& architecture) { return std::string_view(architecture.model_type) == "esm"; }
@@ -135,7 +137,7 @@ class Planner {
   /// the model. `differences`: the number of keys that differ; if the family cannot be tried, above that of all keys.
   ExportPlan plan_as(const Architecture& architecture, const TensorNaming& naming,
                      std::size_t* differences = nullptr) const {
-    ExportPlan plan{&architecture, naming, false, {}, architecture.config(wanted_), {}};
+    ExportPlan plan{&architecture, naming, false, {}, architecture.config(wanted_), {}, {}};
     const std::string type = architecture.model_type;
     plan.reason = common_reason(model_.settings);
     if (!plan.reason.empty()) return plan;
@@ -157,6 +159,9 @@ class Planner {
     }
     plan.for_hugging_face = plan.reason.empty();
     if (plan.for_hugging_face) merge_origin(plan);
+    if (!plan.for_hugging_face || !plan.verbatim.empty()) return plan;
+    plan.reason = setting_that_transformers_4_ignores(architecture);
+    plan.for_hugging_face = plan.reason.empty();
     return plan;
   }
 
@@ -170,6 +175,22 @@ class Planner {
     // transformers 4 indexes a table of positions with it, which rotary positions leave unused.
     if (!padding || *padding >= wanted_.max_sequence_length)
       return "the vocabulary has no padding token with an id below model.max_sequence_length";
+    return {};
+  }
+
+  /// Returns why the family's class computes something else in transformers 4, which ignores a key without a message;
+  /// empty if it does not.
+  std::string setting_that_transformers_4_ignores(const Architecture& architecture) const {
+    const std::string_view family = architecture.model_type;
+    const ops::RotaryScaling& scaling = wanted_.rotary_scaling;
+    if (wanted_.position != layers::Position::rotary) return {};
+    if (family == "esm" && wanted_.rotary_base != 10000)
+      return fmt::format("model.rotary_base is {}, and transformers 4 always takes 10000 for ESM", wanted_.rotary_base);
+    if (family == "mistral" && scaling.kind != ops::RotaryScalingKind::none)
+      return "transformers 4 ignores model.rotary_scaling for Mistral";
+    if (scaling.kind == ops::RotaryScalingKind::yarn && scaling.original_length > 0 &&
+        scaling.original_length != wanted_.max_sequence_length)
+      return "transformers 4 takes model.max_sequence_length as the original length of yarn";
     return {};
   }
 
@@ -211,11 +232,17 @@ class Planner {
     naming.head = origin_->naming.head;
     const Settings before =
         complete_settings(architecture.settings(ForeignConfig(original, "config.json"), naming), "config.json");
-    if (computation_settings(before, before.model.vocabulary_size) == wanted_) {
+    if (before.model.rotary_base != wanted_.rotary_base) plan.outdated.emplace_back("rotary_embeddings.inv_freq");
+    if (before.model.max_sequence_length != wanted_.max_sequence_length)
+      plan.outdated.insert(plan.outdated.end(), {"position_embeddings.weight", "position_ids"});
+    const bool same = computation_settings(before, before.model.vocabulary_size) == wanted_;
+    // The model's own code is not exported.
+    if (same && !original.contains("auto_map") && origin_->format != "gguf") {
       plan.verbatim = origin_->config;
       plan.config = original;
     } else {
       Json kept = original;
+      kept.erase("auto_map");
       for (const char* key : replaced_keys) kept.erase(key);
       plan.config.update(kept);
       plan.config.update(config);

@@ -18,6 +18,8 @@ struct ExportPlan {
   std::string reason;
   nlohmann::ordered_json config;
   std::string verbatim;  ///< the original config.json, if nothing in it changed
+  /// Parts of names of carried tensors that no longer hold, because the settings that they follow from have changed.
+  std::vector<std::string> outdated;
 };
 
 /// Returns the plan for a model. A family is chosen if its config.json, read back, gives the same computation, and if

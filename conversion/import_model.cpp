@@ -6,6 +6,7 @@
 #include "conversion/read_parameters.h"
 #include "datasets/tokenizers/tokenizer.h"
 #include "formats/gguf.h"
+#include "framework/core/log.h"
 #include "framework/core/printable.h"
 #include "framework/core/version.h"
 #include "framework/io/atomic_file.h"
@@ -102,6 +103,10 @@ SourceModel import_foreign(const fs::path& path, const ImportOptions& options) {
                      fmt::format("{} of {} layers from {} ({})", architecture.model_type, settings.model.n_layers,
                                  path.string(), source.format)};
   check_mask_token(settings, result.model.vocabulary, source.config);
+  if (source.config.has("auto_map"))
+    log_warn(
+        "{}: auto_map names code of the model's own, which Furlong does not run; it computes as {} of transformers",
+        source.config.origin(), architecture.class_name);
   const auto draw = [&](Parameter& parameter, const char* reason) {
     result.model.store->draw(parameter, static_cast<std::uint64_t>(settings.seed));
     result.report.reinitialized.push_back({parameter.name(), parameter.shape(), reason});

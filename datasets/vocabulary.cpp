@@ -54,14 +54,18 @@ Vocabulary::Vocabulary(std::shared_ptr<const Tokenizer> tokenizer)
   const std::string content = tokenizer_->to_json();
   const XXH128_hash_t hash = XXH3_128bits(content.data(), content.size());
   tokenizer_hash_ = fmt::format("{:016x}{:016x}", hash.high64, hash.low64);
+  find_frame();
   const SpecialTokens& special = tokenizer_->special();
-  for (const auto& id : {special.unknown, special.beginning, special.end, special.padding, special.mask,
-                         special.classify, special.separator}) {
+  const auto add = [&](std::optional<std::int32_t> id) {
     if (id && std::find(special_ids_.begin(), special_ids_.end(), *id) == special_ids_.end())
       special_ids_.push_back(*id);
-  }
+  };
+  for (const auto& id : {special.unknown, special.beginning, special.end, special.padding, special.mask,
+                         special.classify, special.separator})
+    add(id);
+  for (const std::vector<std::int32_t>& frame : {frame_front_, frame_back_})
+    for (const std::int32_t id : frame) add(id);
   n_data_symbols_ = tokenizer_size_ - static_cast<std::int32_t>(special_ids_.size());
-  find_frame();
 }
 
 /// Finds the frame: what framed() puts around a token that is not part of the frame.

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "framework/core/error.h"
+#include "framework/core/printable.h"
 #include "framework/io/hdf5.h"
 
 namespace furlong {
@@ -142,7 +143,7 @@ class TsvFile : public EmbeddingFile {
     text_ += '\n';
   }
   void begin(const std::string& id) override {
-    id_ = id;
+    id_ = foreign::single_line(id, 1 << 16);
     position_ = 0;
   }
   void rows(std::span<const float> values) override {

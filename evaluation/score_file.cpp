@@ -41,7 +41,7 @@ void ScoreFile::header(const std::string& line) {
 void ScoreFile::open_object() { put(std::exchange(begun_, true) ? ",\n{" : "[\n{"); }
 
 void ScoreFile::begin(const std::string& id) {
-  id_ = id;
+  id_ = json_ ? id : foreign::single_line(id, 1 << 16);
   first_position_ = true;
   if (json_) {
     open_object();

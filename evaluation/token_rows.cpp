@@ -97,6 +97,7 @@ TokenRows rows_of_text(const fs::path& path, std::int64_t vocabulary_size) {
   if (!in) throw_file_error(path, "read", errno);
   std::vector<std::vector<std::int32_t>> lines;
   std::string line;
+  std::int64_t empty_line = 0;  // empty lines at the end are allowed
   for (std::int64_t number = 1; std::getline(in, line); ++number) {
     std::vector<std::int32_t> ids;
     for (const char *next = line.data(), *const end = next + line.size();;) {
@@ -110,7 +111,14 @@ TokenRows rows_of_text(const fs::path& path, std::int64_t vocabulary_size) {
       ids.push_back(token_id(value, vocabulary_size, fmt::format("{}:{}", path.string(), number)));
       next = last;
     }
-    if (!ids.empty()) lines.push_back(std::move(ids));
+    if (ids.empty()) {
+      if (empty_line == 0) empty_line = number;
+      continue;
+    }
+    if (empty_line > 0)
+      throw UserError("{}:{}: the line is empty; expected token ids, because each row is a line", path.string(),
+                      empty_line);
+    lines.push_back(std::move(ids));
   }
   if (lines.empty()) throw UserError("{}: no token ids found; expected one row of ids per line", path.string());
   TokenRows rows;

@@ -15,11 +15,13 @@ Settings settings_of(const ForeignConfig& config, const TensorNaming&) {
   layers::ModelConfig& model = settings.model;
   model.architecture = layers::Architecture::decoder;
   model.vocabulary_size = config.size("vocab_size", 50257);
-  model.n_layers = config.size("n_layer", 12);
-  model.d_model = config.size("n_embd", 768);
-  model.attention.n_heads = config.size("n_head", 12);
+  // transformers accepts the names of other families too.
+  model.n_layers = config.size("n_layer", config.size("num_hidden_layers", 12));
+  model.d_model = config.size("n_embd", config.size("hidden_size", 768));
+  model.attention.n_heads = config.size("n_head", config.size("num_attention_heads", 12));
   model.d_feedforward = config.size("n_inner", 4 * model.d_model);
-  model.max_sequence_length = config.size("n_positions", config.size("n_ctx", 1024));
+  model.max_sequence_length =
+      config.size("n_positions", config.size("n_ctx", config.size("max_position_embeddings", 1024)));
   model.activation = config.activation("activation_function", "gelu_new", false);
   model.norm = ops::NormKind::layernorm;
   model.norm_epsilon = config.real("layer_norm_epsilon", 1e-5);

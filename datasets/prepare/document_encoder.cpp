@@ -6,6 +6,7 @@
 
 #include "framework/core/error.h"
 #include "framework/core/parallel.h"
+#include "framework/core/printable.h"
 
 namespace furlong {
 namespace {
@@ -98,22 +99,27 @@ void DocumentEncoder::enqueue(Piece piece) {
 void DocumentEncoder::flush() {
   std::vector<std::vector<std::int32_t>> ids(queue_.size());
   std::vector<std::uint64_t> ignored(queue_.size());
+  std::vector<char> invalid(queue_.size());
   parallel_tasks(std::ssize(queue_), [&](std::int64_t i) {
     const auto place = static_cast<std::size_t>(i);
     const Piece& piece = queue_[place];
     if (piece.text.size() == piece.context) return;
     ids[place] = ids_of(piece);
-    ignored[place] = vocabulary_.tokenizer()->count_ignored(std::string_view(piece.text).substr(piece.context));
+    const std::string_view text = std::string_view(piece.text).substr(piece.context);
+    ignored[place] = vocabulary_.tokenizer()->count_ignored(text);
+    invalid[place] = !vocabulary_.tokenizer()->keeps_invalid_bytes() && !foreign::is_utf8(text);
   });
   for (std::size_t i = 0; i < queue_.size(); ++i) {
     write(ids[i]);
     ignored_.characters += ignored[i];
     has_ignored_ = has_ignored_ || ignored[i] > 0;
+    has_invalid_ = has_invalid_ || invalid[i];
     if (!queue_[i].ends_document) continue;
     if (started_) writer_.append(vocabulary_.frame_back());
     writer_.end_document();
     started_ = false;
     if (std::exchange(has_ignored_, false)) ++ignored_.documents;
+    if (std::exchange(has_invalid_, false)) ++ignored_.not_utf8;
   }
   queue_.clear();
   queued_bytes_ = 0;

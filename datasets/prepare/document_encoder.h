@@ -62,7 +62,7 @@ class DocumentEncoder {
   std::vector<std::int32_t> ids_;
   std::uint64_t n_cut_documents_ = 0;
   TextCount ignored_;
-  bool started_ = false, cut_ = false, has_ignored_ = false;
+  bool started_ = false, cut_ = false, has_ignored_ = false, has_invalid_ = false;
 };
 
 }  // namespace furlong

@@ -155,17 +155,33 @@ class LineReader : public DocumentReader {
   TextCount ignored() const override { return outlet_.ignored(); }
 
  private:
-  void reset() { held_return_ = in_document_ = line_break_due_ = false; }
+  void reset() {
+    held_return_ = in_document_ = line_break_due_ = false;
+    indent_.clear();
+    begins_line_ = true;
+  }
 
   void put(char byte) {
-    // The line break is written when the next line is known not to be empty.
+    // A line of spaces and tabs is blank too; one that is longer than this is text.
+    constexpr std::size_t longest_indent = 4096;
+    const bool is_blank = byte == ' ' || byte == '\t';
+    if (by_blank_line_ && begins_line_ && is_blank && indent_.size() < longest_indent) {
+      indent_ += byte;
+      return;
+    }
+    begins_line_ = false;
+    // The line break is written when the next line is known not to be blank.
     if (line_break_due_) outlet_.put('\n');
     line_break_due_ = false;
     in_document_ = true;
+    for (const char space : indent_) outlet_.put(space);
+    indent_.clear();
     outlet_.put(byte);
   }
 
   void end_line() {
+    indent_.clear();
+    begins_line_ = true;
     const bool ends = !by_blank_line_ || line_break_due_;
     if (!ends) {
       line_break_due_ = in_document_;
@@ -180,6 +196,8 @@ class LineReader : public DocumentReader {
   bool by_blank_line_;
   Outlet outlet_;
   bool held_return_ = false, in_document_ = false, line_break_due_ = false;
+  std::string indent_;  // of a line that may be blank
+  bool begins_line_ = true;
 };
 
 template <class Outlet>
@@ -255,7 +273,9 @@ class FastaReader : public DocumentReader {
   /// The record's name is the first word of its header, of at most 1 KiB.
   void take_name(std::string_view header) {
     for (std::size_t i = 0; naming_ && i < header.size(); ++i) {
-      naming_ = record_name_.size() < 1024 && std::isspace(static_cast<unsigned char>(header[i])) == 0;
+      const bool is_space = std::isspace(static_cast<unsigned char>(header[i])) != 0;
+      if (is_space && record_name_.empty()) continue;
+      naming_ = record_name_.size() < 1024 && !is_space;
       if (naming_) record_name_ += header[i];
     }
   }

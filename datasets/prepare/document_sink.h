@@ -15,9 +15,10 @@ struct DocumentLabel {
   std::string_view place = {};          ///< for errors: file and line
 };
 
-/// How much of some documents is meant, and of how many.
+/// What a tokenizer has lost of texts.
 struct TextCount {
-  std::uint64_t characters = 0, documents = 0;
+  std::uint64_t characters = 0, documents = 0;  ///< characters left out (Tokenizer::count_ignored), and of how many
+  std::uint64_t not_utf8 = 0;                   ///< documents with bytes that are not UTF-8 and were replaced
 };
 
 /// Receives documents one after another, token by token.

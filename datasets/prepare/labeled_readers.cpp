@@ -97,6 +97,7 @@ class RecordParser {
 
   void begin_input() {
     columns_.clear();
+    width_ = lines_ = 0;
     if (kind_ == Kind::jsonl || header_) return;
     for (const std::string& field : fields_) columns_.push_back(*column_number(field) - 1);
   }
@@ -107,20 +108,17 @@ class RecordParser {
     if (kind_ == Kind::jsonl) return parse_object(line, place);
     values_ = kind_ == Kind::csv ? split_csv(line, place) : split_tsv(line, place);
     const std::vector<std::string>& values = values_;
+    check_width(values, place);
     if (columns_.empty()) {
       take_header(values, place);
       return std::nullopt;
     }
     Record record;
     for (std::size_t i = 0; i < fields_.size(); ++i) {
-      if (columns_[i] >= values.size()) {
+      const char* what = is_label(i) ? "the label" : is_id(i) ? "the id" : "text";
+      if (columns_[i] >= values.size())
         throw UserError("{}: the record has {} column{}, expected {} in column {}; check that the file is {}", place,
-                        values.size(), values.size() == 1 ? "" : "s",
-                        is_label(i) ? "the label"
-                        : is_id(i)  ? "the id"
-                                    : "text",
-                        columns_[i] + 1, name_of(kind_));
-      }
+                        values.size(), values.size() == 1 ? "" : "s", what, columns_[i] + 1, name_of(kind_));
       if (is_label(i)) {
         add_labels(record, labels_.split(values[columns_[i]]), i);
       } else if (is_id(i)) {
@@ -167,6 +165,20 @@ class RecordParser {
   static void check_columns(std::size_t columns, const std::string& place) {
     if (columns > kMaxColumns)
       throw UserError("{}: the record has more than {} columns; check that the file is a table", place, kMaxColumns);
+  }
+
+  /// Fields of a record that is wider than the first line would be read from the wrong columns.
+  void check_width(const std::vector<std::string>& values, const std::string& place) {
+    ++lines_;
+    // Records may have a separator at their end that the header lacks.
+    const bool ends_empty = lines_ == 2 && header_ && values.size() == width_ + 1 && trimmed(values.back()).empty();
+    if (lines_ == 1 || ends_empty) width_ = values.size();
+    if (values.size() <= width_) return;
+    throw UserError("{}: the record has {} columns, and the {} {}; {}", place, values.size(),
+                    header_ ? "header" : "first record", width_,
+                    kind_ == Kind::csv ? "a text that contains commas needs double quotes around it"
+                    : header_          ? "a text cannot contain tabs, and each column needs a name"
+                                       : "a text cannot contain tabs");
   }
 
   static std::vector<std::string> split_tsv(std::string_view line, const std::string& place) {
@@ -255,7 +267,8 @@ class RecordParser {
     if (label_kind_ == LabelKind::numbers)
       throw UserError("{}: found {} as a label; expected a number or a list of numbers", place,
                       foreign::single_line(value.dump(), 60));
-    if (value.is_null() && label_kind_ == LabelKind::tokens) return "";
+    // -100 marks tokens without a label in datasets for transformers.
+    if (label_kind_ == LabelKind::tokens && (value.is_null() || value == -100)) return "";
     return json_name(value, place, field);
   }
 
@@ -273,6 +286,7 @@ class RecordParser {
   std::size_t n_texts_ = 0;
   std::vector<std::string> fields_;  // texts, then the id, then labels
   std::vector<std::size_t> columns_;
+  std::size_t width_ = 0, lines_ = 0;  // columns of the first line; lines read
   std::vector<std::string> values_;
 };
 
@@ -412,6 +426,7 @@ class LabeledReader : public DocumentReader {
         ignored_.characters += count;
         ++ignored_.documents;
       }
+      ignored_.not_utf8 += !tokenizer->keeps_invalid_bytes() && !foreign::is_utf8(text);
       return tokens.empty() ? tokens : tokenizer->framed(tokens);
     }
     tokens.reserve(text.size());

@@ -229,6 +229,12 @@ class Preparation {
     report_.is_plain_text = options_.format == PrepareOptions::Format::text;
     report_.n_cut_documents = reader_->n_cut_documents();
     report_.ignored = reader_->ignored();
+    if (const std::uint64_t n = report_.ignored.not_utf8; n > 0)
+      log_warn(
+          "{} document{} contain{} bytes that are not UTF-8, which the tokenizer reads as U+FFFD or leaves out; "
+          "convert "
+          "the input (iconv -f latin1 -t utf8)",
+          n, n == 1 ? "" : "s", n == 1 ? "s" : "");
     if (vocabulary_->tokenizer() && vocabulary_->unknown_id())
       report_.n_unknown = report_.store.counts[static_cast<std::size_t>(*vocabulary_->unknown_id())];
     for (std::int32_t id = 0; id < vocabulary_->size(); ++id) {

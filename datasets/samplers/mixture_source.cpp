@@ -49,12 +49,25 @@ MixtureSource::MixtureSource(std::vector<std::unique_ptr<BatchSource>> sources, 
   std::partial_sum(ends_.begin(), ends_.end(), ends_.begin());
 }
 
+MixtureSource::Drawn& MixtureSource::drawn(std::uint64_t block) const {
+  Drawn& found = recent_[block % recent_.size()];
+  if (found.block != block || found.counts.empty()) found = {block, {}, {}, std::vector<std::uint32_t>(ends_.size())};
+  return found;
+}
+
 MixtureSource::Draw MixtureSource::draw(std::uint64_t index) const {
-  const std::uint64_t block = index / block_size;
-  const std::uint64_t place = permuted_index(index % block_size, block_size, seed_, block);
-  const auto end = std::upper_bound(ends_.begin(), ends_.end(), place);
-  const std::uint64_t begin = end == ends_.begin() ? 0 : *(end - 1);
-  return {static_cast<std::size_t>(end - ends_.begin()), block * (*end - begin) + (place - begin)};
+  const std::uint64_t block = index / block_size, wanted = index % block_size;
+  const std::lock_guard lock(mutex_);
+  Drawn& known = drawn(block);
+  for (std::uint64_t next = known.ranks.size(); next <= wanted; ++next) {
+    const std::uint64_t place = permuted_index(next, block_size, seed_, block);
+    const auto source = static_cast<std::size_t>(std::upper_bound(ends_.begin(), ends_.end(), place) - ends_.begin());
+    known.sources.push_back(static_cast<std::uint16_t>(source));
+    known.ranks.push_back(known.counts[source]++);
+  }
+  const std::size_t source = known.sources[wanted];
+  const std::uint64_t quota = ends_[source] - (source == 0 ? 0 : ends_[source - 1]);
+  return {source, block * quota + known.ranks[wanted]};
 }
 
 std::uint64_t MixtureSource::n_samples() const {

@@ -1,5 +1,7 @@
 // Finds the tokenizer among a model's files and reads it.
 #include <algorithm>
+#include <functional>
+#include <map>
 #include <set>
 #include <sstream>
 #include <utility>
@@ -60,6 +62,29 @@ void read_added(const JsonView& decoder, SideFiles& side_files) {
   }
 }
 
+/// Fast tokenizers give the same ids.
+void drop_fast(std::string& class_name) {
+  if (class_name.ends_with("Fast")) class_name.resize(class_name.size() - 4);
+}
+
+using ClassesByFamily = std::map<std::string, std::string, std::less<>>;
+
+/// Completes the class as transformers does if tokenizer_config.json names none: with that of config.json or, for the
+/// families of `classes`, that of its model_type.
+SideFiles with_class(SideFiles side_files, const ClassesByFamily& classes) {
+  const fs::path path = side_files.directory / "config.json";
+  if (!side_files.class_name.empty() || !fs::exists(path)) return side_files;
+  const nlohmann::json config = nlohmann::json::parse(read_file(path), nullptr, false);  // may be another program's
+  const auto text = [&](const char* key) {
+    return config.is_object() && config.contains(key) && config[key].is_string() ? config[key].get<std::string>() : "";
+  };
+  side_files.class_name = text("tokenizer_class");
+  if (const auto found = classes.find(text("model_type")); side_files.class_name.empty() && found != classes.end())
+    side_files.class_name = found->second;
+  drop_fast(side_files.class_name);
+  return side_files;
+}
+
 SideFiles read_side_files(const fs::path& directory) {
   SideFiles side_files;
   side_files.directory = directory;
@@ -70,10 +95,10 @@ SideFiles read_side_files(const fs::path& directory) {
     side_files.config = parse_json(read_file(path), path.string());
     const JsonView view = side_files.view();
     side_files.class_name = view.text("tokenizer_class", "");
-    if (side_files.class_name.ends_with("Fast")) side_files.class_name.resize(side_files.class_name.size() - 4);
     names_from(view);
     if (view.has("added_tokens_decoder")) read_added(view.at("added_tokens_decoder"), side_files);
   }
+  drop_fast(side_files.class_name);
   if (const fs::path path = directory / "special_tokens_map.json"; fs::exists(path)) {
     const nlohmann::json map = parse_json(read_file(path), path.string());
     names_from(JsonView(map, path.string() + ":"));
@@ -203,6 +228,8 @@ std::shared_ptr<const Tokenizer> from_vocab_txt(const fs::path& path, const Side
   const JsonView config = side_files.view();
   if (!config.boolean("do_basic_tokenize", true))
     throw UserError("{}: do_basic_tokenize: false is not supported", config.name());
+  if (const std::string words = config.text("word_tokenizer_type", "basic"); words != "basic")
+    throw UserError("{}: word_tokenizer_type: {} is not supported", config.name(), words);
   WordPieceParts parts;
   // A vocabulary with capitals was not trained on lower-cased text.
   const bool cased = std::any_of(tokens.begin(), tokens.end(), [&](const std::string& token) {
@@ -266,13 +293,28 @@ std::shared_ptr<const Tokenizer> from_sentencepiece(const fs::path& path, const 
   return make_sentencepiece_tokenizer(std::move(parts), side_files.names, nullptr, path.string());
 }
 
+/// Classes of the families whose tokenizers have these kinds of files.
+const ClassesByFamily byte_level_classes{
+    {"bart", "BartTokenizer"},   {"gpt2", "GPT2Tokenizer"},   {"longformer", "LongformerTokenizer"},
+    {"qwen2", "Qwen2Tokenizer"}, {"qwen3", "Qwen2Tokenizer"}, {"roberta", "RobertaTokenizer"}};
+const ClassesByFamily word_classes{{"bert", "BertTokenizer"},
+                                   {"distilbert", "DistilBertTokenizer"},
+                                   {"electra", "ElectraTokenizer"},
+                                   {"esm", "EsmTokenizer"},
+                                   {"mpnet", "MPNetTokenizer"}};
+const ClassesByFamily sentencepiece_classes{{"albert", "AlbertTokenizer"}, {"camembert", "CamembertTokenizer"},
+                                            {"llama", "LlamaTokenizer"},   {"mistral", "LlamaTokenizer"},
+                                            {"t5", "T5Tokenizer"},         {"xlm-roberta", "XLMRobertaTokenizer"}};
+
 std::shared_ptr<const Tokenizer> from_file(const fs::path& path) {
   const SideFiles side_files = read_side_files(path.parent_path());
   if (is_gguf(path)) return tokenizer_from_gguf(*open_gguf(path));
-  if (path.extension() == ".model") return from_sentencepiece(path, side_files);
-  if (path.filename() == "merges.txt") return from_vocab_json(path.parent_path() / "vocab.json", path, side_files);
-  if (path.extension() == ".txt") return from_vocab_txt(path, side_files);
-  if (path.filename() == "vocab.json") return from_vocab_json(path, path.parent_path() / "merges.txt", side_files);
+  if (path.extension() == ".model") return from_sentencepiece(path, with_class(side_files, sentencepiece_classes));
+  if (path.filename() == "merges.txt" || path.filename() == "vocab.json")
+    return from_vocab_json(path.parent_path() / "vocab.json",
+                           path.filename() == "merges.txt" ? path : path.parent_path() / "merges.txt",
+                           with_class(side_files, byte_level_classes));
+  if (path.extension() == ".txt") return from_vocab_txt(path, with_class(side_files, word_classes));
   if (path.extension() == ".json") return from_tokenizer_json(path, side_files);
   throw UserError(
       "{}: not a tokenizer file; expected tokenizer.json, vocab.json with merges.txt, vocab.txt, *.model "

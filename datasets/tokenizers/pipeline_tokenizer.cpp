@@ -71,7 +71,7 @@ class PipelineTokenizer : public Tokenizer {
     std::size_t valid = unicode::valid_length(text);
     if (valid == text.size()) {
       encoding.text(text, true);
-    } else if (!pre_tokenizer_.byte_level() || !normalizer_.empty()) {
+    } else if (!keeps_invalid_bytes()) {
       encoding.text(unicode::with_replacements(text), true);
     } else {
       // Invalid bytes belong to no word. They become their own ids, so that decode() restores them.
@@ -88,6 +88,8 @@ class PipelineTokenizer : public Tokenizer {
     caches_.give_back(std::move(encoding.cache));
     return std::move(encoding.ids);
   }
+
+  bool keeps_invalid_bytes() const override { return pre_tokenizer_.byte_level() && normalizer_.empty(); }
 
   std::optional<std::size_t> text_bytes(std::int32_t id) const override {
     return keeps_text_ && id != special_.unknown ? decoded_bytes(id) : std::nullopt;

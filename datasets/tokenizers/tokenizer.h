@@ -37,6 +37,8 @@ class Tokenizer {
   /// Returns the number of characters of the text, whitespace aside, that match no pattern of a tokenizer that splits
   /// text by patterns (SMILES), and become no token. Others return 0.
   virtual std::uint64_t count_ignored(std::string_view /*text*/) const { return 0; }
+  /// Whether bytes that are not UTF-8 become tokens of their own, rather than U+FFFD.
+  virtual bool keeps_invalid_bytes() const { return false; }
   /// Returns the text of the ids. For byte-level BPE without a normalizer this is the exact inverse of encode(), if the
   /// vocabulary has all bytes; as in the reference implementation, encode() skips missing bytes. Other tokenizers do
   /// not restore spacing or case. Special tokens appear by name. Throws ContractError if an id is outside of 0 to

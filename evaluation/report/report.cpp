@@ -129,7 +129,8 @@ std::vector<std::size_t> thinned(const MetricColumns& columns, std::size_t max_r
       const std::vector<double>* values = column(key);
       std::size_t best = begin;
       for (std::size_t row = begin; values && row < end; ++row) {
-        if (!(sign * (*values)[row] <= sign * (*values)[best])) best = row;
+        const double value = (*values)[row];
+        if (!std::isnan(value) && !(sign * value <= sign * (*values)[best])) best = row;
       }
       kept.insert(best);
     }

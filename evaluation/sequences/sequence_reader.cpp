@@ -163,8 +163,11 @@ class Collector : public DocumentSink {
     if (window_sum_ >= options_.window_tokens || window_.size() == max_window) flush();
   }
 
+  /// As in the input; bytes that JSON and HDF5 cannot hold are escaped.
   std::string id() const {
-    return current_.id.empty() ? std::to_string(number_ + 1) : foreign::single_line(current_.id, 1 << 16);
+    if (current_.id.empty()) return std::to_string(number_ + 1);
+    const bool is_text = foreign::is_utf8(current_.id) && current_.id.find('\0') == std::string::npos;
+    return is_text ? current_.id : foreign::single_line(current_.id, 1 << 16);
   }
   std::string described() const {
     return current_.id.empty() ? fmt::format("sequence {}", number_ + 1)

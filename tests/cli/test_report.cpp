@@ -85,6 +85,21 @@ TEST_F(ReportProgramTest, ListsSortsAndFiltersRuns) {
   EXPECT_THAT(none.err, HasSubstr("no run matches --where"));
 }
 
+TEST_F(ReportProgramTest, LargeSeedsAreExact) {
+  const std::string large = "9007199254740993";  // 2^53 + 1 is no double
+  std::string config = content(path("runs/linear/config.yaml"));
+  config.replace(config.find("seed: 1"), 7, "seed: " + large);
+  file("runs/linear/config.yaml", config);
+  const auto matching = [&](const std::string& condition) {
+    const Finished found =
+        furlong({"runs", path("runs"), "--where", "seed" + condition, "--columns", "seed", "--json"});
+    EXPECT_EQ(found.status, 0) << found.err;
+    return found.out;
+  };
+  EXPECT_THAT(matching("=" + large), HasSubstr(large));
+  EXPECT_THAT(matching("=9007199254740992"), ::testing::Not(HasSubstr("seed")));
+}
+
 TEST_F(ReportProgramTest, RunsWithoutTheValueComeLastInBothDirections) {
   std::filesystem::create_directories(path("runs/unvalidated"));
   file("runs/unvalidated/metrics.jsonl",

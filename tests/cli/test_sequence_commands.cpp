@@ -140,6 +140,8 @@ TEST_F(SequencesProgramTest, InvalidInputIsAUserErrorAndNothingIsHalfWritten) {
   const std::string best = path("runs/protein/checkpoints/best.h5"), ids = file("ids.txt", "1 2 3\n");
   expect_user_error(furlong({"embed", model, good, "-o", best}), {"best.h5: is both input and output"});
   expect_user_error(furlong({"logits", best, ids, "-o", best}), {"best.h5: is both input and output"});
+  expect_user_error(furlong({"logits", best, file("gap.txt", "1 2\n\n3\n"), "-o", path("logits.h5")}),
+                    {"gap.txt:2: the line is empty"});
   expect_user_error(furlong({"score", model, good, "--mutations", path("m.tsv"), "-o", file("m.tsv", "K2R\n")}),
                     {"m.tsv: is both input and output"});
   expect_user_error(furlong({"score", model, good, "--mutations", file("mac.txt", "K2R\rL4A\r")}),

@@ -28,7 +28,7 @@ TEST_F(TokenizeCommandTest, PrintsOneLinePerLine) {
   EXPECT_EQ(tokenize("AXG\n", {"--tokens"}).out, "A [UNK] G\n");
   EXPECT_EQ(tokenize("2 5,6\t3\n\n", {"--decode"}).out, "[CLS]AC[SEP]\n\n");
   EXPECT_THAT(tokenize("ACG\nAX\n", {"--count"}).out,
-              StartsWith("letters (8 ids): 2 lines, 7 bytes, 5 tokens, 1 unknown; 1.400 bytes per token; "));
+              StartsWith("letters (8 ids): 2 lines, 7 bytes, 5 tokens, 1 unknown; 1.000 bytes per token; "));
   const std::string lines(300'000, 'A');  // longer than one read
   EXPECT_EQ(tokenize(lines + lines + lines + lines + "\nC\n", {"--count"}).out.substr(0, 61),
             "letters (8 ids): 2 lines, 1200003 bytes, 1200001 tokens, 0 un");

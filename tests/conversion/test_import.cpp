@@ -162,6 +162,19 @@ TEST_F(Import, ReadsSettingsOfEachFamily) {
   EXPECT_EQ(albert.model.vocabulary.size(), 25);
 }
 
+TEST_F(Import, ReadsOtherNamesOfGpt2Keys) {
+  TinyModel tiny = tiny_gpt2();
+  const auto layers = tiny.config["n_layer"], heads = tiny.config["n_head"], length = tiny.config["n_positions"],
+             width = tiny.config["n_embd"];
+  for (const char* key : {"n_layer", "n_head", "n_positions", "n_embd"}) tiny.config.erase(key);
+  tiny.config.update({{"num_hidden_layers", layers},
+                      {"num_attention_heads", heads},
+                      {"max_position_embeddings", length},
+                      {"hidden_size", width}});
+  const layers::ModelConfig read = open_source_model(tiny.write(folder_ / "aliases")).model.settings.model;
+  EXPECT_EQ(read, open_source_model(tiny_gpt2().write(folder_ / "plain")).model.settings.model);
+}
+
 TEST_F(Import, ReadsRotaryScaling) {
   const auto of = [&](const char* key, const Json& rope) {
     TinyModel tiny = tiny_llama();

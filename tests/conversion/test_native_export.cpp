@@ -5,6 +5,7 @@
 
 #include "conversion/convert.h"
 #include "conversion/export.h"
+#include "framework/core/log.h"
 #include "tests/conversion/tiny_models.h"
 #include "tests/places.h"
 #include "tests/temporary_folder.h"
@@ -117,6 +118,56 @@ TEST_F(NativeExport, LlamaNeedsAWidthThatItsHeadsDivide) {
   EXPECT_EQ(report_.model_type, "mistral") << report_.reason;
   EXPECT_EQ(config.at("head_dim"), 8);
   EXPECT_TRUE(config.at("sliding_window").is_null());
+}
+
+// transformers 4 would load these models as native ones and compute something else.
+TEST_F(NativeExport, SettingsThatTransformers4IgnoresNeedCode) {
+  const auto reason = [&](const Settings& settings) {
+    exported(settings, Vocabulary::dna());
+    return report_.for_hugging_face ? "" : report_.reason;
+  };
+  Settings encoder = esm();
+  encoder.model.rotary_base = 500000;
+  EXPECT_THAT(reason(encoder), HasSubstr("transformers 4 always takes 10000 for ESM"));
+  Settings window = llama();
+  window.model.attention.window = 8;
+  EXPECT_EQ(reason(window), "");
+  window.model.rotary_scaling = {.kind = ops::RotaryScalingKind::linear, .factor = 4};
+  EXPECT_THAT(reason(window), HasSubstr("ignores model.rotary_scaling for Mistral"));
+  Settings yarn = llama();
+  yarn.model.max_sequence_length = 64;
+  yarn.model.rotary_scaling = {.kind = ops::RotaryScalingKind::yarn, .factor = 4, .original_length = 16};
+  EXPECT_THAT(reason(yarn), HasSubstr("as the original length of yarn"));
+  yarn.model.rotary_scaling.original_length = 64;
+  EXPECT_EQ(reason(yarn), "");
+}
+
+// transformers reads these frequencies instead of computing them from rope_theta.
+TEST_F(NativeExport, LeavesOutRotaryFrequenciesOfAnotherBase) {
+  std::filesystem::copy(source_directory() / "tests/conversion/families/esm", path("esm"));
+  Json config = Json::parse(content(path("esm/config.json")));
+  config["rope_theta"] = 500.0;
+  file("esm/config.json", config.dump());
+  const auto has_frequencies = [&] {
+    EXPECT_TRUE(report_.for_hugging_face) << report_.reason;
+    return content(path("out/model.safetensors")).find("inv_freq") != std::string::npos;
+  };
+  SourceModel source = open_source_model(path("esm"));
+  report_ = export_model(source, path("out"), {});
+  EXPECT_TRUE(has_frequencies());
+  changed(path("esm"), {"model.rotary_base=10000"});
+  EXPECT_FALSE(has_frequencies());
+}
+
+TEST_F(NativeExport, LeavesOutCodeOfTheModel) {
+  TinyModel tiny = tiny_llama();
+  tiny.config["auto_map"] = {{"AutoModelForCausalLM", "own_code.LlamaForCausalLM"}};
+  const LogCapture log;
+  SourceModel source = open_source_model(tiny.write(folder_ / "code"));
+  EXPECT_THAT(log.text(), HasSubstr("auto_map names code of the model's own"));
+  report_ = export_model(source, path("out"), {});
+  EXPECT_EQ(report_.model_type, "llama") << report_.reason;
+  EXPECT_FALSE(Json::parse(content(path("out/config.json"))).contains("auto_map"));
 }
 
 TEST_F(NativeExport, ReplacesRotaryKeysOfTheOriginal) {

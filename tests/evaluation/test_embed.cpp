@@ -259,7 +259,7 @@ TEST_F(EmbedTest, IdsAndOrderAreThoseOfTheInput) {
   Model model = sequence_model(Vocabulary::protein(), testing::encoder);
   vectors(model,
           file("input.fasta",
-               ">first one\nACDEF\n;comment\n>second\nAC\n\nDD\n>\nACDEFGHIKLMNP\n>last"
+               ">first one\nACDEF\n;comment\n>second\nAC\n\nDD\n>\nACDEFGHIKLMNP\n> last"
                "\ttab\nM\n"),
           {.batch_tokens = 16});
   EXPECT_EQ(ids(), (std::vector<std::string>{"first", "second", "3", "last"}));
@@ -295,6 +295,15 @@ TEST_F(EmbedTest, IdFieldOfRecordsNamesRows) {
     embed(model, input, path("vectors.h5"), {});
     EXPECT_EQ(ids(), (std::vector<std::string>{"x,1", "7"})) << name;
   }
+  const SequenceInput escapes{
+      .paths = {file("b.jsonl",
+                     "{\"text\": \"AC\", \"key\": \"a\\tb\"}\n{\"text\": \"AC\", \"key\": \"a\\\\x09b\"}\n")},
+      .text_field = "text",
+      .id_field = "key"};
+  embed(model, escapes, path("vectors.h5"), {});
+  EXPECT_EQ(ids(), (std::vector<std::string>{"a\tb", "a\\x09b"})) << "as in the input";
+  embed(model, escapes, path("vectors.tsv"), {});
+  EXPECT_THAT(content(path("vectors.tsv")), HasSubstr("\na\\x09b\t")) << "no tab in a field";
   const auto refused = [&](const SequenceInput& input) {
     return message_of<UserError>([&] { embed(model, input, path("vectors.h5"), {}); });
   };

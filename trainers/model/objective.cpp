@@ -218,12 +218,22 @@ std::unique_ptr<BatchSource> training_source(const Settings& settings, const Voc
   return source_of(settings, vocabulary, store_of(dataset));
 }
 
+namespace {
+
+/// Augmentation is for training alone.
+Settings evaluation_settings(const Settings& of_training) {
+  Settings settings = of_training;
+  settings.data.reverse_complement = false;
+  settings.seed = evaluation_seed;
+  return settings;
+}
+
+}  // namespace
+
 std::unique_ptr<BatchSource> evaluation_source(const Settings& of_training, const Vocabulary& vocabulary,
                                                const Dataset& dataset, Split split, std::int64_t sequence_length,
                                                std::int64_t batch_size) {
-  Settings settings = of_training;
-  settings.data.reverse_complement = false;  // augmentation is for training alone
-  settings.seed = evaluation_seed;
+  const Settings settings = evaluation_settings(of_training);
   if (settings.data.task != "none") return generated(settings, vocabulary, split, sequence_length);
   const TokenizedDataset& data = store_of(dataset);
   switch (settings.objective.name) {
@@ -239,6 +249,17 @@ std::unique_ptr<BatchSource> evaluation_source(const Settings& of_training, cons
   if (settings.data.sampler == "stream") return segments(settings, data, split, sequence_length, batch_size, true);
   if (settings.data.sampler == "documents") return documents(settings, data, split, false, sequence_length);
   return windows(settings, data, split, SamplerOptions::Order::sequential, sequence_length);
+}
+
+std::unique_ptr<BatchSource> validation_source(const Settings& of_training, const Vocabulary& vocabulary,
+                                               const Dataset& dataset) {
+  const std::int64_t length = of_training.data.sequence_length, rows = of_training.data.batch_size;
+  auto whole = evaluation_source(of_training, vocabulary, dataset, Split::validation, length, rows);
+  const std::int64_t batches = of_training.trainer.validation_batches;
+  if (!of_training.objective.learns_labels() || batches == 0 ||
+      whole->n_samples() <= static_cast<std::uint64_t>(batches * rows))
+    return whole;
+  return labeled(evaluation_settings(of_training), vocabulary, store_of(dataset), Split::validation, true, length);
 }
 
 std::vector<InputPart> input_parts(const Batch& batch, DeviceBatch& made) {

@@ -29,6 +29,11 @@ std::unique_ptr<BatchSource> training_source(const Settings& settings, const Voc
 std::unique_ptr<BatchSource> evaluation_source(const Settings& settings, const Vocabulary& vocabulary,
                                                const Dataset& data, Split split, std::int64_t sequence_length,
                                                std::int64_t batch_size);
+/// Returns the source of a training run's validations, with the run's lengths and batches. If they read a part of the
+/// split (trainer.validation_batches), labeled documents come in a fixed random order: splits are often sorted by
+/// label.
+std::unique_ptr<BatchSource> validation_source(const Settings& settings, const Vocabulary& vocabulary,
+                                               const Dataset& data);
 
 /// A batch on the device. Tensors that the batch does not have are undefined.
 struct DeviceBatch {

@@ -121,8 +121,9 @@ class Run {
     const auto batches =
         (source->n_samples() + static_cast<std::uint64_t>(rows) - 1) / static_cast<std::uint64_t>(rows);
     if (batches <= static_cast<std::uint64_t>(limit)) return "";
-    return fmt::format("validation: the first {} of {} batches of the split (trainer.validation_batches)", limit,
-                       batches);
+    const bool is_spread = settings_.objective.learns_labels() && !settings_.teacher.has_loss();
+    return fmt::format("validation: {} {} of {} batches of the split (trainer.validation_batches)",
+                       is_spread ? "a random" : "the first", limit, batches);
   }
 
   std::string data_to_train_on() const {

@@ -197,8 +197,7 @@ Evaluation Trainer::validate() {
     if (teacher_)
       return teacher_->evaluate(model_, data_, Split::validation, settings.data.sequence_length,
                                 settings.data.batch_size, settings.trainer.validation_batches);
-    return evaluate(model_, data_, Split::validation, settings.data.sequence_length, settings.data.batch_size,
-                    settings.trainer.validation_batches, {}, parallel_.work());
+    return furlong::validate(model_, data_, parallel_.work());
   };
   if (!graph_.holds_memory()) return measure();
   try {

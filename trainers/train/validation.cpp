@@ -15,7 +15,7 @@ namespace furlong {
 namespace {
 
 UserError no_targets(const Settings& settings, const Dataset& data, Split split, std::int64_t max_batches) {
-  const std::string part = max_batches > 0 ? fmt::format("the first {} batches of ", max_batches) : "";
+  const std::string part = max_batches > 0 ? fmt::format("{} batches of ", max_batches) : "";
   std::string hint = "prepare more data for it";
   if (!settings.data.ignore_tokens.empty()) {
     hint = fmt::format("data.ignore_tokens: [{}] excludes all of them; ignore fewer symbols",
@@ -33,10 +33,9 @@ UserError no_targets(const Settings& settings, const Dataset& data, Split split,
 double Evaluation::perplexity() const { return std::exp(loss); }
 double Evaluation::bits_per_token() const { return loss / std::numbers::ln2; }
 
-void check_targets(const Settings& settings, const Vocabulary& vocabulary, const Dataset& data, Split split,
-                   std::int64_t max_batches) {
-  const auto source =
-      evaluation_source(settings, vocabulary, data, split, settings.data.sequence_length, settings.data.batch_size);
+void check_targets(const Settings& settings, const Vocabulary& vocabulary, const Dataset& data) {
+  const std::int64_t max_batches = settings.trainer.validation_batches;
+  const auto source = validation_source(settings, vocabulary, data);
   // Reads at most as many samples as exist; the memory of a full batch is checked elsewhere.
   const std::int64_t samples =
       settings.data.sampler == "stream"
@@ -48,7 +47,7 @@ void check_targets(const Settings& settings, const Vocabulary& vocabulary, const
        first += static_cast<std::uint64_t>(samples), ++batches) {
     if (source->single_pass_batch(first, samples).n_targets > 0) return;
   }
-  throw no_targets(settings, data, split, max_batches);
+  throw no_targets(settings, data, Split::validation, max_batches);
 }
 
 Tensor token_tensor(const std::vector<std::int32_t>& tokens, std::int64_t batch, const Device& device) {
@@ -126,6 +125,19 @@ Evaluation evaluate(Model& model, const Dataset& data, Split split, std::int64_t
                                       .share = &share,
                                       .observe = observe});
   if (result.targets == 0) throw no_targets(model.settings, data, split, max_batches);
+  return result;
+}
+
+Evaluation validate(Model& model, const Dataset& data, const WorkShare& share) {
+  const Settings& settings = model.settings;
+  const std::int64_t max_batches = settings.trainer.validation_batches;
+  const auto source = validation_source(settings, model.vocabulary, data);
+  const Evaluation result = evaluate(model, *source,
+                                     {.batch_size = settings.data.batch_size,
+                                      .max_batches = max_batches,
+                                      .stateful = settings.data.stateful,
+                                      .share = &share});
+  if (result.targets == 0) throw no_targets(settings, data, Split::validation, max_batches);
   return result;
 }
 

@@ -61,9 +61,12 @@ Evaluation evaluate(Model& model, const Dataset& data, Split split, std::int64_t
                     std::int64_t batch_size, std::int64_t max_batches = 0, const BatchLoss& loss = {},
                     const WorkShare& share = {}, const BatchObserver& observe = {});
 
-/// Throws the UserError that evaluate throws if there is no target, without a forward pass.
-void check_targets(const Settings& settings, const Vocabulary& vocabulary, const Dataset& data, Split split,
-                   std::int64_t max_batches);
+/// Evaluates the model on the validation split as its training run does: with the run's lengths and batches, and the
+/// first trainer.validation_batches of validation_source(). `share` and errors as above.
+Evaluation validate(Model& model, const Dataset& data, const WorkShare& share);
+
+/// Throws the UserError that validate() throws if there is no target, without a forward pass.
+void check_targets(const Settings& settings, const Vocabulary& vocabulary, const Dataset& data);
 
 /// Returns token ids as a tensor [batch, n] on `device`.
 Tensor token_tensor(const std::vector<std::int32_t>& tokens, std::int64_t batch, const Device& device);

@@ -40,7 +40,7 @@ function short(value) {
 // One unit of memory for tables and charts.
 const peaks = data.runs.flatMap((run) => run.splits.train?.values.memory_bytes || []);
 const memoryUnit = peaks.some((value) => value >= 2 ** 30) ? [2 ** 30, "GiB"] : [2 ** 20, "MiB"];
-const bytes = (value) => (value === null ? "–" : `${(value / memoryUnit[0]).toPrecision(3)} ${memoryUnit[1]}`);
+const bytes = (value) => (value === null ? "–" : `${short(+(value / memoryUnit[0]).toPrecision(3))} ${memoryUnit[1]}`);
 function duration(seconds) {
   if (!isFinite(seconds)) return "–";
   const s = Math.round(seconds);
@@ -137,16 +137,18 @@ function smoothed(values, weight) {
     return sum / mass;
   });
 }
-// Tokens and seconds of a validation are those of the training until its step.
+// Tokens and seconds of a validation are those of the training until its step, between two of its lines in proportion.
 function abscissae(run, split) {
   const columns = run.splits[split];
   if (state.axis === "step" || split === "train") return columns[state.axis];
   const train = run.splits.train;
   if (!train) return columns.step.map(() => null);
+  const { step: steps, [state.axis]: values } = train;
   let row = 0;
   return columns.step.map((step) => {
-    while (row + 1 < train.step.length && train.step[row + 1] <= step) ++row;
-    return train[state.axis][row];
+    while (row + 1 < steps.length && steps[row + 1] <= step) ++row;
+    if (row + 1 === steps.length || step <= steps[row]) return values[row];
+    return values[row] + ((values[row + 1] - values[row]) * (step - steps[row])) / (steps[row + 1] - steps[row]);
   });
 }
 function linesOf(key) {

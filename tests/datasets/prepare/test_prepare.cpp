@@ -81,6 +81,9 @@ TEST_F(PrepareTest, SplitsTextAtSeparators) {
   EXPECT_EQ(documents(text_options({a, b}, DocumentSeparator::blank_line)),
             with_end({"one\ntwo", "three\rx", "four", "five"}));
   EXPECT_EQ(TokenizedDataset::open(path("store.h5")).vocabulary().size(), 257);
+  const std::string spaced = file("spaced", " \n\n = Title = \n \n  x\n  y \n \t\r\n\nz\n ");
+  EXPECT_EQ(documents(text_options({spaced}, DocumentSeparator::blank_line)),
+            with_end({" = Title = ", "  x\n  y ", "z"}));
   const auto report = prepare(text_options({a, file("empty", "")}));
   EXPECT_EQ(report.store.n_documents, 1u);
   EXPECT_EQ(report.store.n_empty_documents, 1u);

@@ -183,6 +183,9 @@ TEST_F(LabelKindsTest, LabelsOfTokens) {
        {std::pair{std::string("MK V\tHE-\nGG\tCC\n"), Kind::tsv},
         std::pair{std::string("{\"text\": \"MKV\", \"label\": [\"H\", \"E\", null]}\n{\"text\": \"GG\", \"label\": "
                               "\"CC\"}\n"),
+                  Kind::jsonl},
+        std::pair{std::string("{\"text\": \"MKV\", \"label\": [\"H\", \"E\", -100]}\n{\"text\": \"GG\", \"label\": "
+                              "\"CC\"}\n"),
                   Kind::jsonl}}) {
     const TokenizedDataset data = stored(content, {.kind = kind, .labels = LabelKind::tokens, .unlabeled = {"-"}});
     EXPECT_THAT(data.vocabulary().labels(), ElementsAre("H", "E", "C"));

@@ -188,6 +188,23 @@ TEST_F(LabeledTest, EncodesLettersOfAlphabet) {
             (std::vector<std::string>{"ANC=x"}));
 }
 
+// Their fields would be read from the wrong columns.
+TEST_F(LabeledTest, RejectsRecordsWiderThanTheFirstLine) {
+  const auto named = [](PrepareOptions& o) {
+    o.labeled.text_field = "text";
+    o.labeled.label_fields = {"label"};
+  };
+  EXPECT_THAT(refusal("text,label\ngood,pos\nso, so,neg\n", Kind::csv, named),
+              AllOf(HasSubstr("input:3: the record has 3 columns, and the header 2"), HasSubstr("double quotes")));
+  EXPECT_THAT(refusal("text\tlabel\n1\tgood\tpos\n", Kind::tsv, named),
+              HasSubstr("input:2: the record has 3 columns, and the header 2; a text cannot contain tabs"));
+  EXPECT_THAT(refusal("good,pos\nso, so,neg\n", Kind::csv),
+              HasSubstr("input:2: the record has 3 columns, and the first record 2"));
+  EXPECT_THAT(refusal("text,label,note\ngood,pos,\nso, so,neg,\n", Kind::csv, named), HasSubstr("input:3: "));
+  EXPECT_EQ(contents(stored("text,label\ngood,pos,\nbad,neg,\n", Kind::csv, named)),
+            (std::vector<std::string>{"good=pos", "bad=neg"}));
+}
+
 TEST_F(LabeledTest, ErrorsNameTheLine) {
   EXPECT_THAT(refusal("a\tb\nonly text\n", Kind::tsv),
               HasSubstr("input:2: the record has 1 column, expected the label in column 2"));

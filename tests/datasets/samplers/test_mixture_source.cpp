@@ -97,6 +97,23 @@ TEST(MixtureSource, GivesEachSampleOfASourceOnce) {
   EXPECT_EQ(seen.size(), largest + 1) << "without gaps";
 }
 
+TEST(MixtureSource, SourcesGiveTheirSamplesInOrder) {
+  constexpr std::uint64_t size = MixtureSource::block_size;
+  const MixtureSource source = mixture({2, 1, 1});
+  std::vector<std::uint64_t> next(3, 0);
+  for (std::uint64_t i = 0; i < size + 100; ++i) {
+    const auto draw = source.draw(i);
+    ASSERT_EQ(draw.index, next[draw.source]++) << i;
+  }
+  // Asked for again, and after other blocks.
+  const MixtureSource fresh = mixture({2, 1, 1});
+  for (const std::uint64_t i : {size + 7, std::uint64_t{7}, 3 * size, size + 7, std::uint64_t{8}}) {
+    const auto draw = source.draw(i), other = fresh.draw(i);
+    EXPECT_EQ(draw.source, other.source);
+    EXPECT_EQ(draw.index, other.index);
+  }
+}
+
 TEST(MixtureSource, SampleDependsOnSeedAndIndexAlone) {
   const MixtureSource source = mixture({2, 1, 1}), same = mixture({2, 1, 1}), other = mixture({2, 1, 1}, 2);
   const Batch whole = source.batch(100, 8);

@@ -12,6 +12,7 @@
 #include "datasets/samplers/masking.h"
 #include "datasets/tokenized_dataset.h"
 #include "framework/core/error.h"
+#include "framework/core/log.h"
 #include "framework/core/parallel.h"
 #include "framework/io/hdf5.h"
 #include "tests/datasets/tokenizers/small_tokenizers.h"
@@ -98,6 +99,36 @@ TEST_F(TokenizerVocabularyTest, HasTokenizerIdsAndSpecialTokens) {
   for (std::int32_t id = 0; id < vocabulary.size(); ++id) EXPECT_EQ(vocabulary.is_data_symbol(id), id >= 5) << id;
   EXPECT_EQ(vocabulary.n_data_symbols(), 20);
   EXPECT_TRUE(vocabulary.with_encoder_tokens() == vocabulary);
+}
+
+// Whatever their names.
+TEST_F(TokenizerVocabularyTest, TokensAroundATextAreNoData) {
+  const std::string folder = testing::bpe_tokenizer(path("bpe"));
+  nlohmann::json tokenizer = nlohmann::json::parse(content(folder + "/tokenizer.json"));
+  const auto special = [](const char* token) {
+    return nlohmann::json{{"SpecialToken", {{"id", token}, {"type_id", 0}}}};
+  };
+  for (const auto& [token, id] : {std::pair{"[OPEN]", 262}, std::pair{"[SHUT]", 263}}) {
+    nlohmann::json added = tokenizer["added_tokens"][0];
+    added["id"] = id;
+    added["content"] = token;
+    tokenizer["added_tokens"].push_back(added);
+  }
+  const nlohmann::json text{{"Sequence", {{"id", "A"}, {"type_id", 0}}}};
+  const auto listed = [](const char* token, int id) {
+    return nlohmann::json{{"id", token}, {"ids", {id}}, {"tokens", {token}}};
+  };
+  tokenizer["post_processor"] = {
+      {"type", "TemplateProcessing"},
+      {"single", {special("[OPEN]"), text, special("[SHUT]")}},
+      {"pair", nlohmann::json::array({text})},
+      {"special_tokens", {{"[OPEN]", listed("[OPEN]", 262)}, {"[SHUT]", listed("[SHUT]", 263)}}}};
+  file("bpe/tokenizer.json", tokenizer.dump());
+  const Vocabulary vocabulary = Vocabulary::of_tokenizer(load_tokenizer(folder));
+  EXPECT_THAT(vocabulary.frame_front(), ElementsAre(262));
+  EXPECT_THAT(vocabulary.frame_back(), ElementsAre(263));
+  for (const std::int32_t id : {261, 262, 263}) EXPECT_FALSE(vocabulary.is_data_symbol(id)) << id;
+  EXPECT_TRUE(vocabulary.is_data_symbol(260));
 }
 
 TEST_F(TokenizerVocabularyTest, EncodersGetMissingSpecialTokens) {
@@ -195,6 +226,21 @@ TEST_F(TokenizerVocabularyTest, FramesEachDocument) {
   EXPECT_EQ(found[1].front(), 2);
   EXPECT_EQ(std::count(found[1].begin(), found[1].end(), 3), 1);
   EXPECT_EQ(unknown.n_unknown, static_cast<std::uint64_t>(1 + std::count(found[1].begin(), found[1].end(), 1)));
+}
+
+TEST_F(TokenizerVocabularyTest, CountsDocumentsThatAreNotUtf8) {
+  const std::string latin = "th\xe9\nthe\n\xe9in\n";
+  PrepareOptions chosen = options(PrepareOptions::Format::text, latin, testing::word_tokenizer(path("words"), 5));
+  chosen.separator = DocumentSeparator::line;
+  const LogCapture log;
+  EXPECT_EQ(prepare(chosen).ignored.not_utf8, 2u);
+  EXPECT_THAT(log.text(), HasSubstr("2 documents contain bytes that are not UTF-8"));
+  chosen.tokenizer = testing::bpe_tokenizer(path("bpe"));
+  EXPECT_EQ(prepare(chosen).ignored.not_utf8, 0u) << "it keeps bytes";
+  chosen =
+      options(PrepareOptions::Format::labeled, "th\xe9\tpos\nthe\tneg\n", testing::word_tokenizer(path("words"), 5));
+  chosen.labeled.kind = LabeledFormat::Kind::tsv;
+  EXPECT_EQ(prepare(chosen).ignored.not_utf8, 1u);
 }
 
 /// A file of any length needs constant memory, and the tokens at cuts are those of the uncut text.

@@ -198,6 +198,14 @@ TEST_F(TokenizerTest, RobertaFramesTextAndReadsConfig) {
   EXPECT_THAT(tokenizer->encode("x  <mask>", SpecialTokenMode::as_token), ElementsAre(' ', 'x', 261))
       << "<mask> includes the spaces before it";
   EXPECT_EQ(tokenizer->special().mask, 261);
+  // Without that file, the class follows from the model.
+  std::filesystem::remove(path("tokenizer_config.json"));
+  for (const char* config : {R"({"model_type": "roberta"})", R"({"tokenizer_class": "RobertaTokenizerFast"})"}) {
+    file("config.json", config);
+    EXPECT_THAT(load_tokenizer(folder_)->framed(Ids{0}), ElementsAre(259, 0, 260)) << config;
+  }
+  file("config.json", R"({"model_type": "gpt2"})");
+  EXPECT_THAT(load_tokenizer(folder_)->framed(Ids{0}), ElementsAre(0));
 }
 
 TEST_F(TokenizerTest, WordPiece) {
@@ -234,6 +242,8 @@ TEST_F(TokenizerTest, WordPieceWithCapitals) {
               HasSubstr("tokenizer_config.json: do_lower_case: expected true or false, found string"));
   file("tokenizer_config.json", R"({"tokenizer_class": "BertJapaneseTokenizer"})");
   EXPECT_THAT(message_of<UserError>([&] { load_tokenizer(folder_); }), HasSubstr("BertJapaneseTokenizer"));
+  file("tokenizer_config.json", R"({"word_tokenizer_type": "mecab"})");
+  EXPECT_THAT(message_of<UserError>([&] { load_tokenizer(folder_); }), HasSubstr("word_tokenizer_type: mecab"));
 }
 
 TEST_F(TokenizerTest, ProteinLettersAreTokens) {

@@ -218,6 +218,8 @@ TEST_F(ReportTest, ThinnedRowsKeepExtremesAndEnds) {
   for (const std::size_t row : {0, 1234, 5001, 7003, 9999})
     EXPECT_TRUE(std::binary_search(rows.begin(), rows.end(), row)) << row;
   EXPECT_EQ(thinned(columns, 20000).size(), 10000u);
+  for (const int missing : {5000, 5002, 7002, 7004}) columns.values["loss"][static_cast<std::size_t>(missing)] = NAN;
+  EXPECT_EQ(thinned(columns, 300), rows) << "steps without a loss have no extreme";
 }
 
 }  // namespace

@@ -142,6 +142,34 @@ TEST_P(LabelObjectivesOnCpu, WeightsKeepTheirPredictionsInOtherUnits) {
                 1e-5 * theirs["labels"][label]["rmse"].get<double>());
 }
 
+TEST_P(LabelObjectivesOnCpu, ValidationOfAPartIsSpreadOverTheSplit) {
+  // Sorted by label: the first documents are of the first class.
+  DatasetWriterOptions options;
+  options.split_by = DatasetWriterOptions::SplitBy::document;
+  options.shares = {{0.3, 0.7, 0}};
+  options.documents_per_label = 1;
+  const std::string file = path("sorted.h5");
+  DatasetWriter writer(file, Vocabulary::bytes(true), options);
+  constexpr int n = 300;
+  for (int i = 0; i < n; ++i) {
+    writer.append(std::vector<std::uint16_t>{'a', 'b'});
+    writer.end_document();
+    const std::vector<std::int32_t> label{i < n / 2 ? 0 : 1};
+    writer.label(DocumentLabel{label});
+  }
+  writer.finish("{}", {"first", "second"});
+  const TokenizedDataset store = TokenizedDataset::open(file);
+  const auto share_of_first = [&](const std::string& batches) {
+    const Settings chosen = settings(store, Objective::classification, {"trainer.validation_batches=" + batches});
+    const auto source = validation_source(chosen, model_vocabulary(chosen, store.vocabulary()), store);
+    const Batch batch = source->single_pass_batch(0, 48);
+    EXPECT_EQ(batch.n_targets, 48);
+    return static_cast<double>(std::count(batch.labels.begin(), batch.labels.end(), 0)) / 48;
+  };
+  EXPECT_NEAR(share_of_first("3"), 0.5, 0.25);
+  EXPECT_EQ(share_of_first("0"), 1) << "a whole split keeps its order";
+}
+
 TEST_P(LabelObjectivesOnCpu, OutputLayerOverOtherwisePooledStatesStartsAnew) {
   const TokenizedDataset store = data(LabelKind::numbers, 80);
   Trainer(settings(store, Objective::regression), store, Device{}).save(path("mean.h5"));
