@@ -15,7 +15,8 @@ namespace furlong {
 namespace {
 
 UserError no_targets(const Settings& settings, const Dataset& data, Split split, std::int64_t max_batches) {
-  const std::string part = max_batches > 0 ? fmt::format("{} batches of ", max_batches) : "";
+  const char* which = settings.objective.learns_labels() ? "" : "the first ";
+  const std::string part = max_batches > 0 ? fmt::format("{}{} batches of ", which, max_batches) : "";
   std::string hint = "prepare more data for it";
   if (!settings.data.ignore_tokens.empty()) {
     hint = fmt::format("data.ignore_tokens: [{}] excludes all of them; ignore fewer symbols",
