@@ -354,7 +354,9 @@ bool train_stages(const FinetunePlan& plan, const FinetuneOptions& options, Fine
     record.start_fingerprints[stage.settings.settings.run_directory.filename().string()] =
         fingerprint_of_checkpoint(checkpoint_of(stage.settings.settings.model.weights));
     record.write();
-    if (train(stage.settings, {}).interrupted) return true;
+    TrainOptions continues;
+    continues.continues_samples = true;  // the samples of the stage before are known
+    if (train(stage.settings, continues).interrupted) return true;
   }
   return stop_requests.received();
 }

@@ -1,6 +1,6 @@
 """Converts SmolLM2-135M, a Llama, into linear-time models by attention transfer and distillation, and measures what
 the linear branch adds: loss by position, at lengths beyond that of training, with the softmax window switched off, and
-recall. The controls see the same tokens: softmax in a sliding window of the same size, distilled, and softmax, trained
+recall. The controls see as many tokens: softmax in a sliding window of the same size, distilled, and softmax, trained
 on the text (distilling the teacher into itself would not change it). Hedgehog: Zhang et al. 2024 (arXiv:2402.04347);
 windows and LoRA as in LoLCATs: Zhang et al. 2024 (arXiv:2410.10254).
 

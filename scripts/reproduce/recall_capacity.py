@@ -64,10 +64,17 @@ def series(result, task):
     return found
 
 
+def guess(settings):
+    """The accuracy of one of the sequence's values, which are drawn from as many symbols as there are pairs, with
+    repetition."""
+    pairs = settings["pairs"]
+    return 1 / pairs + (1 - 1 / pairs) / pairs
+
+
 def description(settings, task):
     if task == "copy":
         return f"{settings['length'] // 2 - 1} copied symbols of 10; baseline 0.1"
-    return f"the values of {settings['pairs']} keys; baseline {1 / settings['pairs']:.3g}"
+    return f"the values of {settings['pairs']} keys; baseline {guess(settings):.3g}"
 
 
 def tables(result):
@@ -92,7 +99,7 @@ def draw(result, folder):
         for index, (name, accuracies) in enumerate(series(result, task).items()):
             values = [accuracies.get(m, accuracies.get(None)) for m in settings["features"]]
             panel.plot(settings["features"], values, label=name, **plot.style(index - 1 if index else None))
-        baseline = 0.1 if task == "copy" else 1 / settings["pairs"]
+        baseline = 0.1 if task == "copy" else guess(settings)
         panel.axhline(baseline, color=plot.INK, linestyle=":", label="baseline")
         plot.lengths_axis(panel, settings["features"], "features m of each of 4 heads")
         panel.set_ylim(0, 1.05)

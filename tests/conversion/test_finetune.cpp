@@ -220,6 +220,15 @@ TEST_F(FinetuneTest, RunsStagesSeparately) {
   EXPECT_THAT(message_of<UserError>([&] { finetune(unknown); }), HasSubstr("found polishing"));
 }
 
+TEST_F(FinetuneTest, StagesDrawFurtherSamples) {
+  finetune(options(config(performer), {"finetune.stages=[attention_transfer, distillation]"}));
+  const auto drawn = [&](const char* stage) {
+    return CheckpointReader::open(newest_checkpoint_of(path(std::string("run/") + stage))).integer("sampler_counter");
+  };
+  EXPECT_EQ(drawn("1_attention_transfer"), 30 * 4);
+  EXPECT_EQ(drawn("2_distillation"), 30 * 4 + 30 * 2);
+}
+
 TEST_F(FinetuneTest, ResumesInterruptedStageBitForBit) {
   const std::string yaml = config(performer);
   FinetuneOptions only = options(yaml);

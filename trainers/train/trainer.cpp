@@ -38,6 +38,7 @@ StepReport Trainer::step(bool stop_requested) {
   const StepInput::Step& data = input_.next(parallel_.work());
   const std::optional<LayerInterval> interval = teacher_ ? teacher_->layer_interval(steps_) : std::nullopt;
   if (teacher_) teacher_->begin_step(steps_, data.compared, optimizer_);
+  if (interval && interval->first == steps_) outliers_.forget();  // those of another layer
 
   StepReport report;
   for (const Batch& batch : data.batches) {

@@ -47,6 +47,8 @@ class Trainer {
   /// Starts a new run from a checkpoint's weights, with zero optimizer moments. Throws UserError if they are of another
   /// model (check_same_model).
   WeightsReport start_from(const CheckpointReader& checkpoint);
+  /// Continues with the samples after those that the checkpoint's run has drawn. Does nothing for an imported model.
+  void continue_samples_of(const CheckpointReader& checkpoint);
 
   /// Takes one optimizer step and blocks until its results are known. `stop_requested`: this rank was asked to stop;
   /// the report has it on all ranks. Throws NonFiniteError, naming the first op with a result that is not finite, if

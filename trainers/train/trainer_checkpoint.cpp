@@ -86,6 +86,11 @@ WeightsReport Trainer::start_from(const CheckpointReader& checkpoint) {
   return report;
 }
 
+void Trainer::continue_samples_of(const CheckpointReader& checkpoint) {
+  if (checkpoint.has("sampler_counter"))
+    input_.continue_at(static_cast<std::uint64_t>(checkpoint.integer("sampler_counter")));
+}
+
 std::string Trainer::digest() const {
   std::uint64_t checksum = 0;
   for (const Parameter& parameter : model_.store->parameters()) {

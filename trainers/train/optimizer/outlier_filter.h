@@ -17,6 +17,8 @@ class OutlierFilter {
   double threshold() const;
   /// Records the gradient norm of a step, skipped or not.
   void note(double gradient_norm);
+  /// Forgets all norms: those of other parameters say nothing about the next steps.
+  void forget() { recent_norms_.clear(); }
 
   /// Writes the norms to a checkpoint.
   void save(CheckpointSink& file) const;

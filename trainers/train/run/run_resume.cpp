@@ -10,6 +10,7 @@
 #include "framework/core/log.h"
 #include "framework/io/atomic_file.h"
 #include "framework/io/text_file.h"
+#include "trainers/model/objective.h"
 #include "trainers/train/data_checks.h"
 #include "trainers/train/optimizer/learning_rate.h"
 #include "trainers/train/parallel/agreement.h"
@@ -103,9 +104,11 @@ std::optional<fs::path> where_to_resume(TrainOptions::Resume choice, const Train
   return from;
 }
 
-void start_from_weights(Trainer& trainer, const fs::path& weights) {
+void start_from_weights(Trainer& trainer, const fs::path& weights, bool continues_samples) {
   const fs::path path = checkpoint_of(weights);
-  const WeightsReport report = trainer.start_from(CheckpointReader::open(path));
+  const CheckpointReader checkpoint = CheckpointReader::open(path);
+  const WeightsReport report = trainer.start_from(checkpoint);
+  if (continues_samples) trainer.continue_samples_of(checkpoint);
   const auto list = [](const std::vector<std::string>& names) {
     constexpr std::size_t most = 6;
     const auto end = names.begin() + static_cast<std::ptrdiff_t>(std::min(names.size(), most));
@@ -206,16 +209,46 @@ void warn_about_changes(const CheckpointReader& checkpoint, const Settings& now)
   if (!changed.empty())
     log_warn("{}: was trained with other settings: {}; the present ones apply to further steps only", origin,
              config::join(changed, ", "));
+  const std::int64_t steps_then = before.trainer.max_steps, steps_now = now.trainer.max_steps;
+  if (now.teacher.has_loss() && now.teacher.layers == "layer_wise" && steps_then != steps_now)
+    log_warn(
+        "{}: teacher.layers: layer_wise gave each layer a share of {} steps, and now of {}; the layers so far have "
+        "other "
+        "shares",
+        origin, steps_then, steps_now);
   const std::int64_t step = checkpoint.integer("step");
   if (step <= before.schedule.warmup_steps) return;
   const double rate = learning_rate(before, step - 1), next = learning_rate(now, step);
   if (next > 1.05 * rate) log_info("the learning rate rises from {:.2e} to {:.2e}", rate, next);
 }
 
+/// Returns the number of samples that a validation reads.
+std::uint64_t validated_samples(const Settings& settings, std::uint64_t split) {
+  const auto part = static_cast<std::uint64_t>(settings.trainer.validation_batches * settings.data.batch_size);
+  return part == 0 ? split : std::min(part, split);
+}
+
+/// Returns whether validations read other samples than those so far, so that losses do not compare. Warns if so.
+bool check_validation(const CheckpointReader& checkpoint, Trainer& trainer) {
+  const Settings& now = trainer.model().settings;
+  const std::string origin = checkpoint.path().string();
+  const Settings before = from_yaml_text(checkpoint.text("config"), origin + " (config)").settings;
+  if (trainer.data().size(Split::validation) < 2 || now.data.task != "none") return false;
+  const std::uint64_t split = validation_source(now, trainer.model().vocabulary, trainer.data())->n_samples();
+  if (before.data.sequence_length == now.data.sequence_length && before.data.sampler == now.data.sampler &&
+      validated_samples(before, split) == validated_samples(now, split))
+    return false;
+  log_warn(
+      "{}: its validations read other samples, by trainer.validation_batches, data.batch_size, data.sequence_length or "
+      "data.sampler; the best validation loss starts anew",
+      origin);
+  return true;
+}
+
 /// What rank 0 has loaded.
 struct Loaded {
   bool is_own = true;     ///< a checkpoint of this run directory
-  bool new_data = false;  ///< other data than the checkpoint's
+  bool new_data = false;  ///< losses of validations do not compare with those of the checkpoint
   std::string metrics;    ///< up to that step
 };
 
@@ -228,6 +261,7 @@ Loaded load_on_first(const fs::path& from, bool allow_new_data, Trainer& trainer
   const CheckpointReader checkpoint = CheckpointReader::open(from);
   loaded.new_data = check_data(checkpoint, trainer, allow_new_data);
   trainer.load(checkpoint);
+  if (!loaded.new_data) loaded.new_data = check_validation(checkpoint, trainer);
   check_name(checkpoint, trainer.steps(), checkpoints);
   warn_about_changes(checkpoint, trainer.model().settings);
   if (checkpoint.has("metrics")) loaded.metrics = checkpoint.text("metrics");
@@ -272,7 +306,7 @@ bool resume_run(const TrainOptions& options, const ProcessGroup& group, const Ru
   const fs::path& weights = settings.model.weights;
   Loaded loaded;
   if (!from) {
-    if (!weights.empty()) start_from_weights(trainer, weights);
+    if (!weights.empty()) start_from_weights(trainer, weights, options.continues_samples);
   } else if (group.is_first()) {
     loaded = load_on_first(*from, options.allow_new_data, trainer, *checkpoints);
   } else {

@@ -256,6 +256,8 @@ TEST(OutlierFilter, ThresholdIsAMultipleOfTheMedian) {
   EXPECT_EQ(filter.threshold(), 2);
   for (int i = 0; i < 64; ++i) filter.note(5);
   EXPECT_EQ(filter.threshold(), 10) << "of the last 64";
+  filter.forget();
+  EXPECT_EQ(filter.threshold(), 0);
 }
 
 }  // namespace

@@ -338,6 +338,27 @@ TEST_F(RunResumeTest, RefusesToReplaceBestCheckpointWithoutRecord) {
   EXPECT_EQ(CheckpointReader::open(best).integer("step"), 4);
 }
 
+// Losses of other samples do not compare.
+TEST_F(RunResumeTest, ValidationOfOtherSamplesStartsAnew) {
+  const auto best = [&] { return CheckpointReader::open(path("run/checkpoints/best.h5")).integer("step"); };
+  const auto resumed = [&](const std::vector<std::string>& keys) {
+    const LogCapture log;
+    run("run", testing::with({"trainer.validate_every=1", "log.level=warning"}, keys));
+    return log.text();
+  };
+  run("run", {"trainer.max_steps=4", "trainer.validate_every=1", "trainer.validation_batches=1"});
+  file("run/checkpoints/best.json", fmt::format(R"({{"step":{},"validation_loss":0.001,"file":"best.h5"}})", best()));
+  EXPECT_THAT(resumed({"trainer.max_steps=5", "trainer.validation_batches=2"}),
+              HasSubstr("the best validation loss starts anew"));
+  EXPECT_EQ(best(), 5);
+  EXPECT_THAT(resumed({"trainer.max_steps=6", "trainer.validation_batches=2"}),
+              ::testing::Not(HasSubstr("starts anew")));
+  EXPECT_THAT(resumed({"trainer.max_steps=7", "trainer.validation_batches=1000"}), HasSubstr("starts anew"));
+  EXPECT_THAT(resumed({"trainer.max_steps=8", "trainer.validation_batches=0"}),
+              ::testing::Not(HasSubstr("starts anew")))
+      << "both are the whole split";
+}
+
 TEST_F(RunResumeTest, SignalInTheLastStepLeavesACompleteRun) {
   const StopRequests stop_requests;
   ASSERT_EQ(std::raise(SIGTERM), 0);
