@@ -222,11 +222,12 @@ TEST_F(FinetuneTest, RunsStagesSeparately) {
 
 TEST_F(FinetuneTest, StagesDrawFurtherSamples) {
   finetune(options(config(performer), {"finetune.stages=[attention_transfer, distillation]"}));
-  const auto drawn = [&](const char* stage) {
-    return CheckpointReader::open(newest_checkpoint_of(path(std::string("run/") + stage))).integer("sampler_counter");
+  const auto drawn = [&](const std::filesystem::path& checkpoint) {
+    return CheckpointReader::open(checkpoint).integer("sampler_counter");
   };
-  EXPECT_EQ(drawn("1_attention_transfer"), 30 * 4);
-  EXPECT_EQ(drawn("2_distillation"), 30 * 4 + 30 * 2);
+  const std::int64_t before = drawn(checkpoint_of(path("run/1_attention_transfer")));
+  EXPECT_GT(before, 0);
+  EXPECT_EQ(drawn(newest_checkpoint_of(path("run/2_distillation"))), before + 30 * 2);
 }
 
 TEST_F(FinetuneTest, ResumesInterruptedStageBitForBit) {

@@ -36,7 +36,7 @@ struct TrainOptions {
   } resume = Resume::automatic;
   std::filesystem::path checkpoint;   ///< with Resume::path: a checkpoint or a run directory
   bool allow_new_data = false;        ///< resume on data that differ from the checkpoint's
-  bool continues_samples = false;     ///< draw the samples after those of the run that model.weights come from
+  bool continues_samples = false;     ///< draw the samples after those that the checkpoint of model.weights has seen
   std::optional<TraceOptions> trace;  ///< nullopt: no trace
   /// Called on rank 0 when training is finished and its memory is freed, while the other ranks still wait: some
   /// launchers end all ranks a while after the first one exits.

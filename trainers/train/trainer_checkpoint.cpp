@@ -249,6 +249,9 @@ void Trainer::load(const CheckpointReader& checkpoint) {
   early_stopping_.load(checkpoint);
   load_recurrent_state(checkpoint, before);
   outliers_.load(checkpoint);
+  // The norms may be those of another layer.
+  if (teacher_ && teacher_->layer_interval(steps_) && before.trainer.max_steps != model_.settings.trainer.max_steps)
+    outliers_.forget();
 }
 
 void Trainer::load_recurrent_state(const CheckpointReader& checkpoint, const Settings& before) {

@@ -233,10 +233,18 @@ bool check_validation(const CheckpointReader& checkpoint, Trainer& trainer) {
   const Settings& now = trainer.model().settings;
   const std::string origin = checkpoint.path().string();
   const Settings before = from_yaml_text(checkpoint.text("config"), origin + " (config)").settings;
-  if (trainer.data().size(Split::validation) < 2 || now.data.task != "none") return false;
-  const std::uint64_t split = validation_source(now, trainer.model().vocabulary, trainer.data())->n_samples();
-  if (before.data.sequence_length == now.data.sequence_length && before.data.sampler == now.data.sampler &&
-      validated_samples(before, split) == validated_samples(now, split))
+  if (trainer.data().size(Split::validation) < 2) return false;
+  const std::uint64_t split = validation_source(now, trainer.model().vocabulary, trainer.data())->n_samples(),
+                      samples = validated_samples(now, split);
+  // Validation reads windows in order, whether training does or not.
+  const auto rows_of = [](const Settings& settings) {
+    const std::string& sampler = settings.data.sampler;
+    return sampler == "sequential" ? std::string("random") : sampler;
+  };
+  const bool same_streams = now.data.sampler != "stream" || before.data.batch_size == now.data.batch_size;
+  if (before.data.sequence_length == now.data.sequence_length && rows_of(before) == rows_of(now) &&
+      before.data.task == now.data.task && before.data.task_pairs == now.data.task_pairs &&
+      validated_samples(before, split) == samples && (same_streams || samples == split))
     return false;
   log_warn(
       "{}: its validations read other samples, by trainer.validation_batches, data.batch_size, data.sequence_length or "

@@ -230,6 +230,19 @@ TEST_F(TeacherTest, LayerWiseTrainsOneLayerAtATime) {
   EXPECT_NE(values(one, second), untouched);
 }
 
+// Norms of the layer before, which has converged, do not make outliers of the next layer's.
+TEST_F(TeacherTest, LayerWiseStepsAreNoOutliersOfAnotherLayer) {
+  Trainer one = student(transfer({"teacher.layers=layer_wise", "trainer.max_steps=80", "optimizer.learning_rate=0.003",
+                                  "trainer.skip_outlier_factor=1.01"}));
+  int skipped = 0;
+  for (int step = 0; step < 80; ++step) {
+    const bool was_skipped = one.step().skipped;
+    if (step < 40) skipped += was_skipped;
+    EXPECT_FALSE(was_skipped && step >= 40 && step < 56) << "too few norms of this layer, step " << step;
+  }
+  EXPECT_GT(skipped, 0) << "the filter works";
+}
+
 TEST_F(TeacherTest, LayerWiseMomentsCountOwnSteps) {
   Trainer one = student(transfer({"teacher.layers=layer_wise", "trainer.max_steps=8", "model.attention.centering=true",
                                   "model.attention.scaling=saderf"}));
