@@ -469,8 +469,7 @@ void add_doctor(Command program, int& status) {
   add_json(doctor, *json);
   doctor.footer(
       "oneDNN, HDF5 and yaml-cpp are tested, other libraries only listed. Exit status: 0 if everything required works, "
-      "1 if something "
-      "is broken. Advice on speed does not change the status.");
+      "1 if something is broken. Advice on speed does not change the status.");
   doctor.examples({"furlong doctor", "furlong doctor --json"});
   doctor.action([json, &status] {
     const Examination found = examine();

@@ -208,10 +208,9 @@ void warn_about_validation(const std::vector<SweepRun>& runs) {
   }
   if (limited && extents.size() > 1)
     log_warn(
-        "the runs differ in data.batch_size, data.sequence_length or trainer.validation_batches, and validate "
-        "different "
-        "parts of a larger validation split, so that their losses do not compare; set trainer.validation_batches=0, "
-        "which validates the whole split");
+        "the runs differ in data.batch_size, data.sequence_length or trainer.validation_batches. If the validation "
+        "split is larger, they read different parts of it, and their losses do not compare; "
+        "trainer.validation_batches=0 reads the whole split");
 }
 
 void print_plan(const std::vector<SweepRun>& runs) {

@@ -21,7 +21,7 @@ python=
 for one in python3 /usr/bin/python3; do
   [[ -n $python ]] || ! "$one" -c 'import h5py' 2>/dev/null || python=$one
 done
-[[ -n $python ]] || { echo "kills: python3 with h5py is missing; scripts/setup.sh reproduce installs it" >&2; exit 2; }
+[[ -n $python ]] || { echo "kills: python3 with h5py is missing; scripts/setup.sh test installs it" >&2; exit 2; }
 RANDOM=$seed
 export OMP_WAIT_POLICY=passive
 

@@ -186,7 +186,8 @@ void add_trainer_keys(config::Table& t, TrainerSettings& r) {
       .within(1, 1e12)
       .zero_means("only at the end")
       .elsewhere({"eval_interval", "eval_steps", "val_check_interval", "evaluate_every"});
-  t.key("trainer.validation_batches", &r.validation_batches, "", "batches of the validation split per validation")
+  t.key("trainer.validation_batches", &r.validation_batches, "",
+        "batches of the validation split per validation: the first ones, or random ones of documents with labels")
       .within(1, 1e12)
       .zero_means("the whole split")
       .elsewhere({"eval_iters", "limit_val_batches"});

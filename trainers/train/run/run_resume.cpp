@@ -201,9 +201,8 @@ bool check_data(const CheckpointReader& checkpoint, const Trainer& trainer, bool
 }
 
 /// Warns about settings that differ from those of the steps so far. The run continues with the present ones.
-void warn_about_changes(const CheckpointReader& checkpoint, const Settings& now) {
+void warn_about_changes(const CheckpointReader& checkpoint, const Settings& before, const Settings& now) {
   const std::string origin = checkpoint.path().string();
-  const Settings before = from_yaml_text(checkpoint.text("config"), origin + " (config)").settings;
   const auto changed =
       changed_since(before, now, {"model", "data", "objective", "teacher", "optimizer", "schedule", "trainer"});
   if (!changed.empty())
@@ -212,10 +211,9 @@ void warn_about_changes(const CheckpointReader& checkpoint, const Settings& now)
   const std::int64_t steps_then = before.trainer.max_steps, steps_now = now.trainer.max_steps;
   if (now.teacher.has_loss() && now.teacher.layers == "layer_wise" && steps_then != steps_now)
     log_warn(
-        "{}: teacher.layers: layer_wise gave each layer a share of {} steps, and now of {}; the layers so far have "
-        "other "
-        "shares",
-        origin, steps_then, steps_now);
+        "{}: teacher.layers: layer_wise divides {} steps now, and divided {} before; layers that were trained "
+        "before have another share",
+        origin, steps_now, steps_then);
   const std::int64_t step = checkpoint.integer("step");
   if (step <= before.schedule.warmup_steps) return;
   const double rate = learning_rate(before, step - 1), next = learning_rate(now, step);
@@ -229,10 +227,8 @@ std::uint64_t validated_samples(const Settings& settings, std::uint64_t split) {
 }
 
 /// Returns whether validations read other samples than those so far, so that losses do not compare. Warns if so.
-bool check_validation(const CheckpointReader& checkpoint, Trainer& trainer) {
+bool check_validation(const fs::path& checkpoint, const Settings& before, Trainer& trainer) {
   const Settings& now = trainer.model().settings;
-  const std::string origin = checkpoint.path().string();
-  const Settings before = from_yaml_text(checkpoint.text("config"), origin + " (config)").settings;
   if (trainer.data().size(Split::validation) < 2) return false;
   const std::uint64_t split = validation_source(now, trainer.model().vocabulary, trainer.data())->n_samples(),
                       samples = validated_samples(now, split);
@@ -247,17 +243,17 @@ bool check_validation(const CheckpointReader& checkpoint, Trainer& trainer) {
       validated_samples(before, split) == samples && (same_streams || samples == split))
     return false;
   log_warn(
-      "{}: its validations read other samples, by trainer.validation_batches, data.batch_size, data.sequence_length or "
-      "data.sampler; the best validation loss starts anew",
-      origin);
+      "{}: its validations read other samples than those from now on (trainer.validation_batches, data.batch_size, "
+      "data.sequence_length, data.sampler or data.task); the best validation loss starts anew",
+      checkpoint.string());
   return true;
 }
 
 /// What rank 0 has loaded.
 struct Loaded {
-  bool is_own = true;     ///< a checkpoint of this run directory
-  bool new_data = false;  ///< losses of validations do not compare with those of the checkpoint
-  std::string metrics;    ///< up to that step
+  bool is_own = true;           ///< a checkpoint of this run directory
+  bool validates_anew = false;  ///< on other data or samples, so that losses do not compare with earlier ones
+  std::string metrics;          ///< up to that step
 };
 
 /// Loads on rank 0. Changes no file.
@@ -267,11 +263,12 @@ Loaded load_on_first(const fs::path& from, bool allow_new_data, Trainer& trainer
   loaded.is_own = is_own(from, checkpoints);
   if (!loaded.is_own) refuse_to_replace(checkpoints, from);
   const CheckpointReader checkpoint = CheckpointReader::open(from);
-  loaded.new_data = check_data(checkpoint, trainer, allow_new_data);
+  loaded.validates_anew = check_data(checkpoint, trainer, allow_new_data);
   trainer.load(checkpoint);
-  if (!loaded.new_data) loaded.new_data = check_validation(checkpoint, trainer);
   check_name(checkpoint, trainer.steps(), checkpoints);
-  warn_about_changes(checkpoint, trainer.model().settings);
+  const Settings before = from_yaml_text(checkpoint.text("config"), from.string() + " (config)").settings;
+  if (!loaded.validates_anew) loaded.validates_anew = check_validation(from, before, trainer);
+  warn_about_changes(checkpoint, before, trainer.model().settings);
   if (checkpoint.has("metrics")) loaded.metrics = checkpoint.text("metrics");
   return loaded;
 }
@@ -323,12 +320,12 @@ bool resume_run(const TrainOptions& options, const ProcessGroup& group, const Ru
   // Rank 0 knows whether the checkpoint belongs to this run; all ranks must agree on what to save.
   const bool is_saved = group.broadcast_text(from && loaded.is_own ? "saved" : "") == "saved";
   if (from || !weights.empty()) check_same_start(group, trainer.digest(), from ? *from : weights);
-  std::string best_losses;  // new: of other data so far; lost: of a checkpoint that is gone
+  std::string best_losses;  // new: of other samples so far; lost: of a checkpoint that is gone
   if (group.is_first()) {
     // Only now: a run that cannot start leaves the earlier one unchanged.
     if (choice == TrainOptions::Resume::never) forget_earlier_run(directory, *checkpoints);
     const bool lost_best = clean_up(from, loaded, directory, trainer, *checkpoints);
-    best_losses = loaded.new_data ? "new" : lost_best && settings.checkpoint.keep_best ? "lost" : "";
+    best_losses = loaded.validates_anew ? "new" : lost_best && settings.checkpoint.keep_best ? "lost" : "";
     if (!job_id().empty()) write_file_atomically(job_file(directory.path()), job_id());
   }
   // The other ranks also wait until rank 0 is done: they write shards, which discard_after() would remove as orphans.
