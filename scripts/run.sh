@@ -16,6 +16,7 @@ command=${1:-}
 if [[ $command == '' || $command == -h || $command == --help ]]; then
   echo "scripts/run.sh installs missing packages, builds furlong if needed, and runs it with the given arguments. With"
   echo "a config of configs/ it fetches and prepares the data first: scripts/run.sh train configs/quickstart.yaml"
+  [[ -n $command ]] || exit 2  # before minutes of building
   echo
 fi
 config=''
