@@ -117,6 +117,10 @@ class Files {
   explicit Files(const AnalyzeArguments& options) {
     if (!options.json.empty() && options.json == options.plot)
       throw UserError("--json-file and --plot are the same file, {}; choose another name for one", options.json);
+    std::vector<std::string> inputs{options.sweep.input.string(), options.model.store.string()};
+    if (options.of_model()) inputs = files_of_run(options.model.run);
+    refuse_replacing_inputs(inputs, options.json, "--json-file");
+    refuse_replacing_inputs(inputs, options.plot, "--plot");
     if (!options.json.empty()) json_.emplace(options.json);
     if (!options.plot.empty()) plot_.emplace(options.plot);
   }

@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cctype>
+#include <charconv>
 #include <cstdint>
 #include <filesystem>
 #include <iterator>
@@ -211,8 +212,14 @@ bool is_decimal(const std::string& text) {
 template <class T>
 bool is_within(const std::string& text, T least, T most) {
   T value{};
-  if (std::is_integral_v<T> && !is_decimal(text)) return false;
-  return CLI::detail::lexical_cast(text, value) && value >= least && value <= most;
+  if constexpr (std::is_integral_v<T>) {  // CLI11 2.1 takes -1 and what exceeds the type for its largest number
+    const char* const begin = text.data() + (text.starts_with('+') ? 1 : 0);
+    const auto [end, error] = std::from_chars(begin, text.data() + text.size(), value);
+    if (!is_decimal(text) || error != std::errc() || end != text.data() + text.size()) return false;
+  } else if (!CLI::detail::lexical_cast(text, value)) {
+    return false;
+  }
+  return value >= least && value <= most;
 }
 
 template <class T>

@@ -21,6 +21,7 @@
 #include "framework/core/parallel.h"
 #include "framework/core/printable.h"
 #include "framework/core/version.h"
+#include "framework/io/atomic_file.h"
 #include "trainers/model/objective.h"
 #include "trainers/train/validation.h"
 
@@ -119,10 +120,15 @@ void warn_of_absent_labels(const Json& measures, bool counted_as_zero, const Eva
            counted_as_zero ? "f1_macro counts them as 0" : "means over labels do not measure them");
 }
 
+std::unique_ptr<BatchSource> source_of(const Model& model, const SplitData& on, const EvaluateArguments& options) {
+  return evaluation_source(model.settings, model.vocabulary, *on.data, on.split, on.length, on.batch_size,
+                           options.max_batches);
+}
+
 /// Returns the index in the dataset of each sample's document or pair; empty for models of tokens.
-std::vector<std::uint64_t> documents_of(const Model& model, const SplitData& on) {
+std::vector<std::uint64_t> documents_of(const Model& model, const SplitData& on, const EvaluateArguments& options) {
   if (!model.settings.objective.learns_labels()) return {};
-  const auto source = evaluation_source(model.settings, model.vocabulary, *on.data, on.split, on.length, on.batch_size);
+  const auto source = source_of(model, on, options);
   return dynamic_cast<const LabeledSource&>(*source).documents();
 }
 
@@ -148,12 +154,16 @@ Findings measure(Model& model, const SplitData& on, const EvaluateArguments& opt
   Findings findings;
   if (options.by_position) require_causal(model, "--by-position");
   std::optional<PredictionFile> file;
-  if (!options.predictions.empty()) file.emplace(options.predictions, documents_of(model, on));
+  if (!options.predictions.empty()) {
+    refuse_replacing_inputs(files_of_run(options.run), options.predictions, "--predictions");
+    refuse_replacing_inputs({on.path()}, options.predictions, "--predictions");
+    file.emplace(options.predictions, documents_of(model, on, options));
+  }
   if (!options.lengths.empty())
     findings.lengths = losses_by_length(model, *on.data, on.split, options.lengths, rows_of_longest(settings, options),
                                         options.max_batches);
   if (learns_classes(settings)) {
-    const auto source = evaluation_source(settings, model.vocabulary, *on.data, on.split, on.length, on.batch_size);
+    const auto source = source_of(model, on, options);
     const LabelPredictions predicted = predict_labels(model, *source, on.batch_size, options.max_batches);
     findings.found = predicted.found;
     findings.metrics = class_metrics(predicted.classes, bootstrap);
@@ -300,7 +310,9 @@ void add_evaluate(Command program, int& /*status*/) {
       command.add_option("--batch-size", options->batch_size, "Sequences in a batch (default: as in training)")
           .range(1, 1000000));
   of_data.push_back(
-      command.add_option("--max-batches", options->max_batches, "Evaluate only the first N batches (default: all)")
+      command
+          .add_option("--max-batches", options->max_batches,
+                      "Evaluate only N batches: the first ones, or random ones of documents with labels (default: all)")
           .positive()
           .value_name("N"));
   of_data.push_back(

@@ -127,7 +127,7 @@ void print_metrics(const std::vector<Metric>& metrics, const Bootstrap& bootstra
              bootstrap.resamples > 0 ? fmt::format("   95% interval, {} resamples", bootstrap.resamples) : "");
   for (const Metric& metric : metrics) {
     if (std::isnan(metric.value)) {
-      fmt::print("  {:<18}{:>8}   undefined: all samples have one label\n", metric.name, "-");
+      fmt::print("  {:<18}{:>8}   undefined: all samples have one label, or a score is NaN\n", metric.name, "-");
     } else {
       fmt::print("  {:<18}{:>8.4f}{}\n", metric.name, metric.value,
                  bootstrap.resamples == 0    ? ""

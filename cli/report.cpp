@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <memory>
+#include <optional>
 
 #include "cli/analyze_report.h"
 #include "cli/command_line.h"
@@ -28,24 +29,28 @@ struct ReportArguments {
 
 /// Adds text that the model of a run's best checkpoint generates. Encoders, and runs without a checkpoint, are left out
 /// with a warning.
-void add_samples(ReportRun& run, const ReportArguments& options) {
+void add_samples(ReportRun& run, const ReportArguments& options, const Device& device) {
+  std::vector<std::string> prompts = options.prompts;
+  if (prompts.empty()) prompts.assign(1, "");
+  GenerateOptions generation;
+  generation.max_tokens = options.sample_tokens;
+  generation.temperature = 0.8;
+  generation.samples = options.samples;
   try {
     const CheckpointReader checkpoint = CheckpointReader::open(checkpoint_of(run.files.path.string()));
-    Model model = load_model(checkpoint, device_from_name(options.device), Weights::ema_if_present);
+    Model model = load_model(checkpoint, device, Weights::ema_if_present);
     run.sampled_at = checkpoint.integer("step");
-    std::vector<std::string> prompts = options.prompts;
-    if (prompts.empty()) prompts.assign(1, "");
     for (const std::string& prompt : prompts) {
-      const std::vector<std::int32_t> tokens = model.vocabulary.encode_prompt(prompt);
-      if (const std::string warning = model.vocabulary.prompt_warning(prompt); !warning.empty())
-        log_warn("--prompt: {}", warning);
-      GenerateOptions generation;
-      generation.max_tokens = options.sample_tokens;
-      generation.temperature = 0.8;
-      generation.samples = options.samples;
-      const Generated generated = generate(model, tokens, generation);
-      for (const auto& sample : generated.samples)
-        run.samples.push_back({prompt, continuation_text(model.vocabulary, tokens, sample)});
+      try {
+        const std::vector<std::int32_t> tokens = model.vocabulary.encode_prompt(prompt);
+        if (const std::string warning = prompt_warning(model, prompt); !warning.empty())
+          log_warn("{}: --prompt '{}': {}", run.name, prompt, warning);
+        const Generated generated = generate(model, tokens, generation);
+        for (const auto& sample : generated.samples)
+          run.samples.push_back({prompt, continuation_text(model.vocabulary, tokens, sample)});
+      } catch (const UserError& error) {
+        log_warn("{}: no samples of the prompt '{}': {}", run.name, prompt, error.what());
+      }
     }
   } catch (const UserError& error) {
     log_warn("{}: no samples: {}", run.name, error.what());
@@ -68,14 +73,20 @@ void add_attention(ReportRun& run) {
 
 /// Returns the number of runs, and whether one of them is active.
 std::pair<std::size_t, bool> write(const ReportArguments& options) {
+  const Device device = device_from_name(options.device);
   std::vector<ReportRun> runs = open_runs(options.runs);
+  refuse_replacing_inputs(options.lra, options.output);
+  for (const ReportRun& run : runs) {
+    for (const char* name : {"metrics.jsonl", "config.yaml", "checkpoints/best.h5"})
+      refuse_replacing_inputs({(run.files.path / name).string()}, options.output);
+  }
   ReportTables tables;
   for (const std::string& file : options.lra) tables.lra.push_back(read_lra(file));
   bool running = false;
   for (ReportRun& run : runs) {
     running = running || run.files.state == RunState::running;
     for (const std::string& problem : run.files.problems) log_warn("{}", problem);
-    if (options.samples > 0) add_samples(run, options);
+    if (options.samples > 0) add_samples(run, options, device);
     if (options.analyze) add_attention(run);
   }
   for (const std::string& directory : options.runs) {
@@ -90,17 +101,18 @@ std::pair<std::size_t, bool> write(const ReportArguments& options) {
 
 void run(const ReportArguments& options, int& status) {
   set_thread_count(static_cast<int>(options.threads));
-  const StopRequests stop;
+  std::optional<StopRequests> stop;  // otherwise a signal ends the command at once
+  if (options.watch) stop.emplace();
   const auto [count, running] = write(options);
   fmt::print("{}: {} run{}\n", options.output.string(), count, count == 1 ? "" : "s");
   std::fflush(stdout);
   if (!options.watch) return;
   if (!running) log_warn("--watch: no run is active, so the page is final");
-  for (bool active = running; active && !stop.received();) {
-    for (std::int64_t i = 0; i < 10 * options.interval && !stop.received(); ++i) ::usleep(100'000);
+  for (bool active = running; active && !stop->received();) {
+    for (std::int64_t i = 0; i < 10 * options.interval && !stop->received(); ++i) ::usleep(100'000);
     active = write(options).second;
   }
-  if (stop.received()) status = 3;
+  if (stop->received()) status = 3;
 }
 
 }  // namespace

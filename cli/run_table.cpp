@@ -6,7 +6,6 @@
 #include <charconv>
 #include <chrono>
 #include <cmath>
-#include <nlohmann/json.hpp>
 
 #include "cli/text_output.h"
 
@@ -14,6 +13,7 @@ namespace furlong::command_line {
 namespace {
 
 nlohmann::ordered_json json_value(const Cell& cell) {
+  if (!cell.value.is_null()) return cell.value;
   if (!cell.numeric) return cell.text;
   if (cell.integer) return *cell.integer;
   if (cell.number == std::floor(cell.number) && std::fabs(cell.number) < 0x1p53)
@@ -34,6 +34,12 @@ Cell text_cell(const std::string& text) {
   std::int64_t integer = 0;
   const auto parsed = std::from_chars(text.data(), text.data() + text.size(), integer);
   if (parsed.ec == std::errc() && parsed.ptr == text.data() + text.size()) cell.integer = integer;
+  return cell;
+}
+
+Cell config_cell(const nlohmann::ordered_json& value) {
+  Cell cell = text_cell(config_text(value));
+  cell.value = value;
   return cell;
 }
 
@@ -66,7 +72,7 @@ Cell cell_of(const RunFiles& run, const std::filesystem::path& folder, const std
     return {fmt::format("{:%Y-%m-%d %H:%M}", fmt::localtime(since)), static_cast<double>(since), false};
   }
   const auto found = run.config.find(column);
-  return found == run.config.end() ? Cell{"-"} : text_cell(found->second);
+  return found == run.config.end() ? Cell{"-"} : config_cell(found->second);
 }
 
 bool comes_before(const Cell& a, const Cell& b, bool descending) {

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <limits>
-#include <nlohmann/json_fwd.hpp>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -18,10 +18,13 @@ struct Cell {
   double number = std::numeric_limits<double>::quiet_NaN();
   bool numeric = false;
   std::optional<std::int64_t> integer{};  ///< exact, if the text of a config is one
+  nlohmann::ordered_json value{};         ///< of a config key; null for other columns
 };
 
 /// Returns the cell of a text. It is numeric if the whole text is a number.
 Cell text_cell(const std::string& text);
+/// Returns the cell of a config's value.
+Cell config_cell(const nlohmann::ordered_json& value);
 
 /// Returns the cell of a number; "-" if it is not finite.
 Cell number_cell(double value, const std::string& format = "{:.5g}");

@@ -90,7 +90,7 @@ Model open_model(const SequenceOptions& options) {
 
 void refuse_input_as_output(const SequenceOptions& options, const std::filesystem::path& output) {
   refuse_replacing_inputs(options.input.paths, output);
-  if (!is_foreign_model(options.model)) refuse_replacing_inputs({checkpoint_of(options.model).string()}, output);
+  if (!is_foreign_model(options.model)) refuse_replacing_inputs(files_of_run(options.model), output);
 }
 
 struct SequenceProgress::State {

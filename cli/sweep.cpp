@@ -12,6 +12,7 @@
 #include <optional>
 #include <set>
 #include <thread>
+#include <tuple>
 
 #include "cli/command_line.h"
 #include "cli/common_options.h"
@@ -197,19 +198,27 @@ bool write_results(const std::vector<SweepRun>& runs, const std::vector<SweepOut
 
 /// Warns if the runs may validate different parts of the validation split, which changes the order of the table.
 void warn_about_validation(const std::vector<SweepRun>& runs) {
-  std::set<std::int64_t> extents;  // documents with labels, otherwise tokens; 0: the whole split
+  // What a row is, rows or tokens in all (0: the whole split), and the length at which documents are cut.
+  std::set<std::tuple<std::string, std::int64_t, std::int64_t>> parts;
   bool limited = false;
   for (const SweepRun& run : runs) {
     const Settings& settings = run.loaded.settings;
-    const std::int64_t batches = settings.trainer.validation_batches;
-    limited = limited || batches > 0;
-    extents.insert(batches * settings.data.batch_size *
-                   (settings.objective.learns_labels() ? 1 : settings.data.sequence_length));
+    const DataSettings& data = settings.data;
+    const std::int64_t rows = settings.trainer.validation_batches * data.batch_size;
+    limited = limited || rows > 0;
+    if (settings.objective.learns_labels())
+      parts.emplace("labels", rows, 0);
+    else if (data.sampler == "documents")
+      parts.emplace(data.sampler, rows, data.sequence_length);
+    else if (data.sampler == "stream")
+      parts.emplace(data.sampler, data.batch_size, rows * data.sequence_length);
+    else
+      parts.emplace("windows", rows * data.sequence_length, 0);
   }
-  if (limited && extents.size() > 1)
+  if (limited && parts.size() > 1)
     log_warn(
-        "the runs differ in data.batch_size, data.sequence_length or trainer.validation_batches. If the validation "
-        "split is larger, they read different parts of it, and their losses do not compare; "
+        "the runs differ in data.batch_size, data.sequence_length, data.sampler or trainer.validation_batches. If the "
+        "validation split is larger, they read different parts of it, and their losses do not compare; "
         "trainer.validation_batches=0 reads the whole split");
 }
 
@@ -279,6 +288,7 @@ int run(const SweepArguments& options) {
       throw UserError("--index {}: {} has {} runs; expected a number from 1 to {}", options.index, options.file,
                       planned.size(), planned.size());
     if (options.index > 0) refuse_other_run(planned[static_cast<std::size_t>(options.index - 1)].loaded.settings);
+    refuse_replacing_inputs({options.file}, options.json, "--json-file");
     if (!options.json.empty() && environment.rank == 0) probe_json(options.json);
     return planned;
   });

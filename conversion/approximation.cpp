@@ -43,12 +43,10 @@ void run_layers(ObservedModel& teacher, const Visit& visit) {
 }
 
 /// Applies a mechanism to a layer's queries, keys and values, with the same masks and positions.
-Tensor applied(const layers::AttentionMechanism& mechanism, const layers::ForwardContext& context,
-               const layers::ObservedAttention& seen, bool training) {
-  layers::ForwardContext inner = context;
-  inner.observe_attention = nullptr;
-  inner.training = training;
-  return mechanism.forward(inner, seen.query, seen.key, seen.value).value();
+Tensor applied(const layers::AttentionMechanism& mechanism, layers::ForwardContext context,
+               const layers::ObservedAttention& seen) {
+  context.observe_attention = nullptr;
+  return mechanism.forward(context, seen.query, seen.key, seen.value).value();
 }
 
 /// Returns the number of layers, at least one, whose samples fit in 1 GiB.
@@ -83,7 +81,7 @@ void sample_layers(ObservedModel& teacher, const std::vector<bool>& wanted, Mode
       const auto place = static_cast<std::size_t>(found - group.begin());
       const auto config = layers::attention_of_layer(teacher.settings().model, layer);
       samples[place].push_back(observed_sample(context, seen, config, teacher.real(batch)));
-      if (student) outputs[place].push_back(as_float64(applied(*mechanisms[at(layer)], context, seen, false)));
+      if (student) outputs[place].push_back(as_float64(applied(*mechanisms[at(layer)], context, seen)));
     });
     for (std::size_t i = 0; i < group.size(); ++i)
       done({group[i], AttentionData(std::move(samples[i]), false), std::move(outputs[i])});
@@ -114,8 +112,13 @@ void calibrate(ObservedModel& teacher, Model& student) {
   if (!has_constants(student.settings)) return;
   warn_of_few_tokens(teacher, "centers, scales and constants of feature maps");
   const auto mechanisms = mechanisms_of(student, teacher.batch(0));
-  run_layers(teacher, [&](const layers::ForwardContext& context, const layers::ObservedAttention& seen, std::size_t,
-                          std::int64_t layer) { applied(*mechanisms[at(layer)], context, seen, true); });
+  run_layers(teacher, [&](const layers::ForwardContext& context, const layers::ObservedAttention& seen,
+                          std::size_t batch, std::int64_t layer) {
+    layers::ForwardContext counting = context;
+    counting.training = true;                            // adds to the statistics
+    counting.attention_mask.keys = teacher.real(batch);  // batches of windows mask no padding
+    applied(*mechanisms[at(layer)], counting, seen);
+  });
   student.redraw(0);  // draws the random projection of step 0 again and updates the constants
 }
 

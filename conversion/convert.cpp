@@ -15,6 +15,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
+/// Returns whether the cost per token grows with the length.
+bool cost_grows(const Settings& settings) {
+  const layers::AttentionConfig& attention = settings.model.attention;
+  return attention.window == 0 && layers::uses(attention, &layers::MechanismInfo::is_softmax);
+}
+
 bool changes_attention(const ConvertOptions& options) { return !options.attention.empty(); }
 
 /// Throws UserError for keys of training: the converted checkpoint would ignore them.
@@ -321,6 +327,7 @@ class Conversion {
     result_.cost_length = options_.cost_at > 0 ? options_.cost_at
                           : data_length > 0    ? data_length
                                                : settings.model.max_sequence_length;
+    result_.source_cost_grows = cost_grows(source_.model.settings);
     result_.source_flops = attention_flops_per_token(source_.model.settings, result_.cost_length);
     result_.flops = attention_flops_per_token(settings, result_.cost_length);
   }
@@ -404,8 +411,8 @@ std::string ConversionResult::text() const {
   if (automatic) result += automatic->text();
   result += fmt::format("attention: {}; {:.1f} kFLOP per token at n = {} (source: {:.1f})\n", attention_text(settings),
                         flops * 1e-3, cost_length, source_flops * 1e-3);
-  if (flops > source_flops && settings.model.attention.window > 0)
-    result += "  it costs more than the source, whose cost per token is limited by its window as well\n";
+  if (flops > source_flops && !source_cost_grows && !cost_grows(settings))
+    result += "  it costs more than the source, whose cost per token is limited as well\n";
   else if (flops > source_flops)
     result +=
         "  at this length it costs more than the source; --cost-at N prints the cost at another length (the cost per "

@@ -45,6 +45,7 @@ struct ConversionResult {
   std::int64_t data_tokens = 0;
   std::int64_t cost_length = 0;
   double source_flops = 0, flops = 0;  ///< per token, over all attention layers, at length cost_length
+  bool source_cost_grows = true;       ///< with the length: the source has softmax without a window
   nlohmann::ordered_json json() const;
   std::string text() const;
 };

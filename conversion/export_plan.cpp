@@ -178,8 +178,8 @@ class Planner {
     return {};
   }
 
-  /// Returns why the family's class computes something else in transformers 4, which ignores a key without a message;
-  /// empty if it does not.
+  /// Returns why the family's class computes something else in versions of transformers 4, which ignore a key without a
+  /// message; empty if it does not.
   std::string setting_that_transformers_4_ignores(const Architecture& architecture) const {
     const std::string_view family = architecture.model_type;
     const ops::RotaryScaling& scaling = wanted_.rotary_scaling;
@@ -187,10 +187,10 @@ class Planner {
     if (family == "esm" && wanted_.rotary_base != 10000)
       return fmt::format("model.rotary_base is {}, and transformers 4 always takes 10000 for ESM", wanted_.rotary_base);
     if (family == "mistral" && scaling.kind != ops::RotaryScalingKind::none)
-      return "transformers 4 ignores model.rotary_scaling for Mistral";
+      return "some versions of transformers 4 ignore model.rotary_scaling for Mistral";
     if (scaling.kind == ops::RotaryScalingKind::yarn && scaling.original_length > 0 &&
         scaling.original_length != wanted_.max_sequence_length)
-      return "transformers 4 takes model.max_sequence_length as the original length of yarn";
+      return "some versions of transformers 4 take model.max_sequence_length as the original length of yarn";
     return {};
   }
 

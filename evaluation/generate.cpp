@@ -218,6 +218,14 @@ class SampleBatch {
 
 }  // namespace
 
+std::string prompt_warning(const Model& model, std::string_view prompt) {
+  if (!prompt.empty()) return model.vocabulary.prompt_warning(prompt);
+  if (model.encoder || model.settings.data.crosses_documents() || model.settings.data.task != "none") return "";
+  return "it is empty, and texts start with a document token, which this model has not read in training; give the "
+         "first "
+         "symbols of a text";
+}
+
 Generated generate(Model& model, const std::vector<std::int32_t>& prompt_tokens, const GenerateOptions& options,
                    const GenerateEvents& events) {
   const std::vector<std::int32_t> prompt = checked_prompt(model, prompt_tokens, options);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <compare>
 #include <numeric>
 
 #include "framework/core/error.h"
@@ -24,8 +25,9 @@ class MetricComputation {
     for (std::size_t label = classes_ == 2 ? 1 : 0; label < classes_; ++label) {
       std::vector<std::uint32_t>& order = orders_.emplace_back(samples_);
       std::iota(order.begin(), order.end(), 0u);
-      std::stable_sort(order.begin(), order.end(),
-                       [&](std::uint32_t a, std::uint32_t b) { return score(a, label) > score(b, label); });
+      std::stable_sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) {
+        return std::weak_order(score(b, label), score(a, label)) < 0;
+      });
     }
   }
 
@@ -81,12 +83,14 @@ class MetricComputation {
   }
 
   /// Returns AUROC and average precision of one class against the others; samples with equal scores are one threshold.
+  /// NaN if a score is.
   std::pair<double, double> from_ranks(const std::vector<std::uint32_t>& counts, std::size_t label,
                                        const std::vector<std::uint32_t>& order) const {
     double positives = 0, negatives = 0, ordered_pairs = 0, precisions = 0;
     for (std::size_t begin = 0; begin < order.size();) {
       double of_class = 0, of_others = 0;
       const double threshold = score(order[begin], label);
+      if (std::isnan(threshold)) return {threshold, threshold};
       do {
         (static_cast<std::size_t>(given_.labels[order[begin]]) == label ? of_class : of_others) += counts[order[begin]];
       } while (++begin < order.size() && score(order[begin], label) == threshold);

@@ -62,7 +62,7 @@ std::vector<std::string> columns_of(const Json& row) {
 }
 
 std::string cell_of(const Json& value) {
-  if (value.is_string()) return foreign::single_line(value.get<std::string>());
+  if (value.is_string()) return foreign::single_line(value.get<std::string>(), 1 << 16);
   return value.is_number_float() ? tsv_number(value.get<double>()) : json_line(value);
 }
 

@@ -234,11 +234,9 @@ SequenceFrame scoring_frame(const Model& model, const std::string& start) {
     }
     return frame;
   }
-  const DataSettings& data = model.settings.data;
-  const bool across_documents =
-      data.task == "none" && data.packing == "none" && (data.sampler == "random" || data.sampler == "sequential");
   const auto document = model.vocabulary.document_id();
-  if (model.decoder && frame.front.empty() && across_documents && document) frame.front = {*document};
+  if (model.decoder && frame.front.empty() && model.settings.data.crosses_documents() && document)
+    frame.front = {*document};
   return frame;
 }
 

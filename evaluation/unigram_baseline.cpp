@@ -27,7 +27,7 @@ Counts count_targets(const Settings& settings, const Vocabulary& vocabulary, con
                      std::int64_t sequence_length, std::int64_t batch_size, std::int64_t max_batches) {
   const bool labels = settings.objective.learns_labels();
   Counts counts(labels ? vocabulary.labels().size() : static_cast<std::size_t>(vocabulary.size()), 0);
-  const auto source = evaluation_source(settings, vocabulary, data, split, sequence_length, batch_size);
+  const auto source = evaluation_source(settings, vocabulary, data, split, sequence_length, batch_size, max_batches);
   std::int64_t batches = 0;
   for (std::uint64_t first = 0; first < source->n_samples() && (max_batches == 0 || batches < max_batches);
        first += static_cast<std::uint64_t>(batch_size), ++batches) {
@@ -94,7 +94,7 @@ template <class Action>
 std::int64_t for_values(const Settings& settings, const Vocabulary& vocabulary, const Dataset& data, Split split,
                         std::int64_t sequence_length, std::int64_t batch_size, std::int64_t max_batches,
                         const Action& action) {
-  const auto source = evaluation_source(settings, vocabulary, data, split, sequence_length, batch_size);
+  const auto source = evaluation_source(settings, vocabulary, data, split, sequence_length, batch_size, max_batches);
   const std::size_t outputs = vocabulary.labels().size();
   std::int64_t batches = 0, samples = 0;
   for (std::uint64_t first = 0; first < source->n_samples() && (max_batches == 0 || batches < max_batches);

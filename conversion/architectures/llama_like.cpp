@@ -225,7 +225,11 @@ nlohmann::ordered_json llama_config(const layers::ModelConfig& model) {
   const ops::RotaryScaling& scaling = model.rotary_scaling;
   if (scaling.kind == ops::RotaryScalingKind::none) return config;
   nlohmann::ordered_json rope{{"rope_type", name_of(scaling.kind)}, {"factor", scaling.factor}};
-  if (scaling.uses_original_length()) rope["original_max_position_embeddings"] = scaling.original_length;
+  // Where it equals max_position_embeddings, some versions of transformers 4 would replace yarn's factor by their
+  // ratio.
+  const bool is_default =
+      scaling.kind == ops::RotaryScalingKind::yarn && scaling.original_length == model.max_sequence_length;
+  if (scaling.uses_original_length() && !is_default) rope["original_max_position_embeddings"] = scaling.original_length;
   if (scaling.kind == ops::RotaryScalingKind::llama3) {
     rope["low_freq_factor"] = scaling.low_frequency_factor;
     rope["high_freq_factor"] = scaling.high_frequency_factor;

@@ -176,7 +176,7 @@ class RecordParser {
     if (values.size() <= width_) return;
     throw UserError("{}: the record has {} columns, and the {} {}; {}", place, values.size(),
                     header_ ? "header" : "first record", width_,
-                    kind_ == Kind::csv ? "a text that contains commas needs double quotes around it"
+                    kind_ == Kind::csv ? "put double quotes around a text that contains commas, or remove empty columns"
                     : header_          ? "a text cannot contain tabs, and each column needs a name"
                                        : "a text cannot contain tabs");
   }

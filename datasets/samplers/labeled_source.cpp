@@ -109,7 +109,7 @@ void LabeledSource::find_samples() {
 
 std::vector<std::uint64_t> LabeledSource::documents() const {
   std::vector<std::uint64_t> documents;
-  for (const Sample& sample : samples_) documents.push_back(sample.index);
+  for (std::uint64_t i = 0; i < n_samples(); ++i) documents.push_back(sample(i).index);
   return documents;
 }
 

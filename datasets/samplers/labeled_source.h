@@ -42,8 +42,8 @@ class LabeledSource : public BatchSource {
 
   /// Returns the number of samples in one epoch.
   std::uint64_t n_samples() const override { return samples_.size(); }
-  /// Returns the index in the dataset of each sample's document (of its pair, with `pairs`), in ascending order: sample
-  /// i unless shuffled.
+  /// Returns the index in the dataset of each sample's document (of its pair, with `pairs`), in the order of the first
+  /// epoch.
   std::vector<std::uint64_t> documents() const;
   /// Returns samples [first, first + samples); see BatchSource::batch. `inputs` and `mask` are set. LabelKind::tokens:
   /// `targets` too; otherwise `labels`, and `values` unless labels are classes. With `pairs` the batch has 2 * samples

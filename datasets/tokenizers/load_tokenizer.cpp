@@ -164,16 +164,17 @@ std::shared_ptr<const Tokenizer> from_vocab_json(const fs::path& path, const fs:
   std::erase(parts.merges, "");
   parts.add_prefix_space = side_files.view().boolean("add_prefix_space", false);
   parts.added = side_files.added;
+  SpecialNames names = side_files.names;
   if (frames) {
-    parts.front = name_or(side_files, "cls_token", "<s>");
-    parts.back = name_or(side_files, "sep_token", "</s>");
+    parts.front = names.try_emplace("cls_token", "<s>").first->second;
+    parts.back = names.try_emplace("sep_token", "</s>").first->second;
     for (const char* token : {"<s>", "<pad>", "</s>", "<unk>"}) add_special(parts.added, parts.vocabulary, token);
     add_special(parts.added, parts.vocabulary, "<mask>");
     for (AddedToken& token : parts.added) token.lstrip = token.lstrip || token.content == "<mask>";
   }
-  for (const auto& [key, name] : side_files.names) add_special(parts.added, parts.vocabulary, name);
+  for (const auto& [key, name] : names) add_special(parts.added, parts.vocabulary, name);
   add_special(parts.added, parts.vocabulary, "<|endoftext|>");
-  return make_pipeline_tokenizer(byte_pair_json(parts, path.string()), side_files.names, nullptr, path.string());
+  return make_pipeline_tokenizer(byte_pair_json(parts, path.string()), names, nullptr, path.string());
 }
 
 bool is_bracketed(std::string_view token) {
@@ -206,6 +207,9 @@ std::shared_ptr<const Tokenizer> from_vocab_txt(const fs::path& path, const Side
   const bool letters = std::all_of(tokens.begin(), tokens.end(), [&](const std::string& token) {
     return !plain(token) || unicode::count(token) <= 1;
   });
+  const JsonView config = side_files.view();
+  if (const std::string words = config.text("word_tokenizer_type", "basic"); words != "basic")
+    throw UserError("{}: word_tokenizer_type: {} is not supported", config.name(), words);
   if (letters) return from_letters(std::move(tokens), LetterParts::Units::letters, path, side_files);
   const auto has = [&](const char* token) { return std::find(tokens.begin(), tokens.end(), token) != tokens.end(); };
   if (std::none_of(tokens.begin(), tokens.end(),
@@ -225,11 +229,8 @@ std::shared_ptr<const Tokenizer> from_vocab_txt(const fs::path& path, const Side
         "fast tokenizer)",
         path.string(), side_files.class_name);
   }
-  const JsonView config = side_files.view();
   if (!config.boolean("do_basic_tokenize", true))
     throw UserError("{}: do_basic_tokenize: false is not supported", config.name());
-  if (const std::string words = config.text("word_tokenizer_type", "basic"); words != "basic")
-    throw UserError("{}: word_tokenizer_type: {} is not supported", config.name(), words);
   WordPieceParts parts;
   // A vocabulary with capitals was not trained on lower-cased text.
   const bool cased = std::any_of(tokens.begin(), tokens.end(), [&](const std::string& token) {
@@ -294,17 +295,30 @@ std::shared_ptr<const Tokenizer> from_sentencepiece(const fs::path& path, const 
 }
 
 /// Classes of the families whose tokenizers have these kinds of files.
-const ClassesByFamily byte_level_classes{
-    {"bart", "BartTokenizer"},   {"gpt2", "GPT2Tokenizer"},   {"longformer", "LongformerTokenizer"},
-    {"qwen2", "Qwen2Tokenizer"}, {"qwen3", "Qwen2Tokenizer"}, {"roberta", "RobertaTokenizer"}};
+const ClassesByFamily byte_level_classes{{"bart", "BartTokenizer"},      {"deberta", "DebertaTokenizer"},
+                                         {"gpt2", "GPT2Tokenizer"},      {"longformer", "LongformerTokenizer"},
+                                         {"qwen2", "Qwen2Tokenizer"},    {"qwen2_moe", "Qwen2Tokenizer"},
+                                         {"qwen3", "Qwen2Tokenizer"},    {"qwen3_moe", "Qwen2Tokenizer"},
+                                         {"roberta", "RobertaTokenizer"}};
 const ClassesByFamily word_classes{{"bert", "BertTokenizer"},
                                    {"distilbert", "DistilBertTokenizer"},
                                    {"electra", "ElectraTokenizer"},
                                    {"esm", "EsmTokenizer"},
                                    {"mpnet", "MPNetTokenizer"}};
-const ClassesByFamily sentencepiece_classes{{"albert", "AlbertTokenizer"}, {"camembert", "CamembertTokenizer"},
-                                            {"llama", "LlamaTokenizer"},   {"mistral", "LlamaTokenizer"},
-                                            {"t5", "T5Tokenizer"},         {"xlm-roberta", "XLMRobertaTokenizer"}};
+const ClassesByFamily sentencepiece_classes{{"albert", "AlbertTokenizer"},
+                                            {"big_bird", "BigBirdTokenizer"},
+                                            {"camembert", "CamembertTokenizer"},
+                                            {"deberta-v2", "DebertaV2Tokenizer"},
+                                            {"llama", "LlamaTokenizer"},
+                                            {"mbart", "MBartTokenizer"},
+                                            {"mistral", "LlamaTokenizer"},
+                                            {"mt5", "T5Tokenizer"},
+                                            {"pegasus", "PegasusTokenizer"},
+                                            {"t5", "T5Tokenizer"},
+                                            {"umt5", "T5Tokenizer"},
+                                            {"xlm-roberta", "XLMRobertaTokenizer"},
+                                            {"xlm-roberta-xl", "XLMRobertaTokenizer"},
+                                            {"xlnet", "XLNetTokenizer"}};
 
 std::shared_ptr<const Tokenizer> from_file(const fs::path& path) {
   const SideFiles side_files = read_side_files(path.parent_path());

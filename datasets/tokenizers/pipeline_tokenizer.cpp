@@ -53,7 +53,8 @@ class PipelineTokenizer : public Tokenizer {
     frame_front_ = std::move(frame.front);
     frame_back_ = std::move(frame.back);
     special_ = special ? *special
-                       : special_tokens(names_of(names, model), [&](std::string_view token) { return find(token); });
+                       : special_tokens(names_of(names, model, part("post_processor")),
+                                        [&](std::string_view token) { return find(token); });
     // Padding and truncation of batches are not part of a tokenizer here.
     json.erase("padding");
     json.erase("truncation");
@@ -216,9 +217,14 @@ class PipelineTokenizer : public Tokenizer {
   }
 
   /// The model's own unknown token is the default.
-  SpecialNames names_of(SpecialNames names, const JsonView& model) const {
+  SpecialNames names_of(SpecialNames names, const JsonView& model, const JsonView& post_processor) const {
     if (type_ == "Unigram") names.try_emplace("unk_token", vocabulary_.token(model.at("unk_id").token_id()));
     if (model.has("unk_token")) names.try_emplace("unk_token", model.at("unk_token").text());
+    const std::string kind = post_processor.is_null() ? "" : post_processor.at("type").text();
+    if (kind == "RobertaProcessing" || kind == "BertProcessing") {
+      names.try_emplace("cls_token", post_processor.at("cls").item(0).text());
+      names.try_emplace("sep_token", post_processor.at("sep").item(0).text());
+    }
     return names;
   }
 

@@ -60,7 +60,10 @@ ObservedModel::ObservedModel(Model& model, const ObservedBatches& wanted)
         "--sequence-length {}: the <class> token of objective.pooling: class_token takes one position; expected at "
         "least 2",
         length_);
-  const auto source = evaluation_source(settings, model_.vocabulary, *data_, wanted.split, length_, wanted.batch_size);
+  const std::int64_t batches =
+      wanted.tokens > 0 ? std::max<std::int64_t>(1, wanted.tokens / (wanted.batch_size * length_)) : wanted.batches;
+  const auto source =
+      evaluation_source(settings, model_.vocabulary, *data_, wanted.split, length_, wanted.batch_size, batches);
   for (std::int64_t i = 0; wanted.tokens > 0 ? tokens_ < wanted.tokens : i < wanted.batches; ++i) {
     const std::uint64_t first = static_cast<std::uint64_t>(i * wanted.batch_size);
     if (first >= source->n_samples()) break;

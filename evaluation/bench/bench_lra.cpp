@@ -173,7 +173,7 @@ void measure_accuracy(const Device& device, const LraOptions& options, LraBaseli
   const std::int64_t batch_size = settings.data.batch_size, length = settings.data.sequence_length,
                      batches = (options.test_samples + batch_size - 1) / batch_size;
   const auto data = open_data(settings.data);
-  const auto source = evaluation_source(settings, model.vocabulary, *data, Split::test, length, batch_size);
+  const auto source = evaluation_source(settings, model.vocabulary, *data, Split::test, length, batch_size, batches);
   const LabelPredictions predicted = predict_labels(model, *source, batch_size, batches);
   result.accuracy = class_metrics(predicted.classes, options.bootstrap).front();
   require(result.accuracy.name == "accuracy", "the first metric is {}", result.accuracy.name);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <compare>
 #include <limits>
 #include <numeric>
 #include <vector>
@@ -12,16 +13,19 @@ namespace furlong {
 
 namespace {
 
-/// Returns the rank of each value, from 1; equal values have the mean of their ranks.
+/// Returns the rank of each value, from 1; equal values have the mean of their ranks. That of NaN is NaN.
 std::vector<double> mean_ranks(std::span<const double> values) {
   std::vector<std::size_t> order(values.size());
   std::iota(order.begin(), order.end(), 0);
-  std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return values[a] < values[b]; });
+  std::sort(order.begin(), order.end(),
+            [&](std::size_t a, std::size_t b) { return std::weak_order(values[a], values[b]) < 0; });
   std::vector<double> ranks(values.size());
   for (std::size_t begin = 0; begin < order.size();) {
     std::size_t end = begin + 1;
     while (end < order.size() && values[order[end]] == values[order[begin]]) ++end;
-    const double rank = 0.5 * static_cast<double>(begin + 1 + end);  // mean of begin + 1 ... end
+    const double value = values[order[begin]];
+    const double rank =
+        std::isnan(value) ? value : 0.5 * static_cast<double>(begin + 1 + end);  // mean of begin + 1 ... end
     for (; begin < end; ++begin) ranks[order[begin]] = rank;
   }
   return ranks;

@@ -57,13 +57,14 @@ Json run_json(const ReportRun& run, std::size_t max_rows) {
               {"best_step", std::isfinite(files.best_loss) ? Json(files.best_step) : Json()},
               {"tokens", files.tokens()},
               {"seconds", files.seconds()},
-              {"config", files.config},
+              {"config", Json::object()},
               {"config_text", files.config_text},
               {"problems", files.problems},
               {"splits", Json::object()},
               {"samples", Json::array()},
               {"sampled_at", run.sampled_at},
               {"attention", run.attention}};
+  for (const auto& [key, value] : files.config) object["config"][key] = config_text(value);
   for (const auto& [split, columns] : files.splits) object["splits"][split] = split_json(columns, max_rows);
   for (const ReportSample& sample : run.samples)
     object["samples"].push_back({{"prompt", sample.prompt}, {"text", sample.text}});

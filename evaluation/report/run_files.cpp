@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
+#include <tuple>
 
 #include "framework/core/error.h"
 #include "framework/io/atomic_file.h"
@@ -103,9 +104,10 @@ void read_checkpoints(RunFiles& run) {
   }
 }
 
-void flatten(const nlohmann::ordered_json& value, const std::string& path, std::map<std::string, std::string>& keys) {
+void flatten(const nlohmann::ordered_json& value, const std::string& path,
+             std::map<std::string, nlohmann::ordered_json>& keys) {
   if (!value.is_object()) {
-    keys[path] = value.is_string() ? value.get<std::string>() : value.dump();
+    keys[path] = value;
     return;
   }
   for (const auto& [name, member] : value.items()) flatten(member, path.empty() ? name : path + "." + name, keys);
@@ -189,6 +191,10 @@ double RunFiles::seconds() const {
   return train == splits.end() || train->second.seconds.empty() ? 0 : train->second.seconds.back();
 }
 
+std::string config_text(const nlohmann::ordered_json& value) {
+  return value.is_string() ? value.get<std::string>() : value.dump();
+}
+
 RunFiles read_run(const std::filesystem::path& directory) {
   RunFiles run;
   run.path = directory;
@@ -221,7 +227,8 @@ std::vector<std::filesystem::path> find_runs(const std::filesystem::path& folder
   std::vector<std::filesystem::path> runs;
   if (std::filesystem::exists(folder / "metrics.jsonl", code)) runs.push_back(folder);
   using Iterator = std::filesystem::recursive_directory_iterator;
-  Iterator entries(folder, std::filesystem::directory_options::skip_permission_denied, code);
+  using Options = std::filesystem::directory_options;
+  Iterator entries(folder, Options::skip_permission_denied | Options::follow_directory_symlink, code);
   if (code) throw UserError("{}: cannot read the directory: {}", folder.string(), code.message());
   for (; entries != Iterator(); entries.increment(code)) {
     if (code) break;
@@ -229,6 +236,14 @@ std::vector<std::filesystem::path> find_runs(const std::filesystem::path& folder
     if (entries->path().filename() == "metrics.jsonl" && entries.depth() > 0)
       runs.push_back(entries->path().parent_path());
   }
+  // A run that is also found through links has its own path.
+  const auto real = [](const std::filesystem::path& run) { return std::filesystem::weakly_canonical(run); };
+  std::sort(runs.begin(), runs.end(), [&](const auto& a, const auto& b) {
+    return std::tuple(real(a), std::filesystem::is_symlink(a), a) <
+           std::tuple(real(b), std::filesystem::is_symlink(b), b);
+  });
+  const auto same = [&](const auto& a, const auto& b) { return real(a) == real(b); };
+  runs.erase(std::unique(runs.begin(), runs.end(), same), runs.end());
   std::sort(runs.begin(), runs.end());
   return runs;
 }

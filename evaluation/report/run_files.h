@@ -32,11 +32,12 @@ std::string_view name_of(RunState state);
 struct RunFiles {
   std::filesystem::path path;
   RunState state = RunState::stopped;
-  std::map<std::string, MetricColumns> splits;  ///< by name: train, validation, test
-  std::map<std::string, std::string> config;  ///< every key with an effect, "model.d_model": "256"; empty if unreadable
-  std::string config_text;                    ///< config.yaml; empty if there is none
-  std::int64_t step = 0, max_steps = 0;       ///< max_steps: 0 if unknown
-  bool stopped_early = false;                 ///< trainer.early_stopping_patience ended the training
+  std::map<std::string, MetricColumns> splits;           ///< by name: train, validation, test
+  std::map<std::string, nlohmann::ordered_json> config;  ///< every key with an effect, "model.d_model": 256; empty if
+                                                         ///< unreadable
+  std::string config_text;                               ///< config.yaml; empty if there is none
+  std::int64_t step = 0, max_steps = 0;                  ///< max_steps: 0 if unknown
+  bool stopped_early = false;                            ///< trainer.early_stopping_patience ended the training
   /// Lowest validation loss and its step.
   double best_loss = std::numeric_limits<double>::quiet_NaN();
   std::int64_t best_step = 0;
@@ -48,6 +49,9 @@ struct RunFiles {
   double tokens() const;   ///< trained on
   double seconds() const;  ///< of training
 };
+
+/// Returns a value of RunFiles::config as text.
+std::string config_text(const nlohmann::ordered_json& value);
 
 /// Reads a run directory: metrics.jsonl and config.yaml. Ignores a torn last line. Throws UserError if there is no
 /// metrics.jsonl, or if it is unreadable or longer than 1 GiB.

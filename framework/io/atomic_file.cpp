@@ -208,11 +208,11 @@ void remove_abandoned_partial_files(const fs::path& folder) {
   if (unchecked > 0) warn_of_unchecked(folder, unchecked, reason);
 }
 
-void refuse_replacing_inputs(const std::vector<std::string>& inputs, const fs::path& output) {
+void refuse_replacing_inputs(const std::vector<std::string>& inputs, const fs::path& output, const char* option) {
   std::error_code ignored;
   for (const std::string& input : inputs) {
     if (input != "-" && fs::equivalent(input, output, ignored))
-      throw UserError("{}: is both input and output; choose another --output", input);
+      throw UserError("{}: is both input and output; choose another {}", input, option);
   }
 }
 

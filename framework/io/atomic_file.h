@@ -25,8 +25,9 @@ void remove_abandoned_partial_files(const std::filesystem::path& folder);
 /// Makes earlier renames, creations and removals in `directory` durable across a power loss. Throws MachineError.
 void flush_directory(const std::filesystem::path& directory);
 
-/// Throws UserError if `output` is one of the files that are read; - is standard input.
-void refuse_replacing_inputs(const std::vector<std::string>& inputs, const std::filesystem::path& output);
+/// Throws UserError if `output`, given by `option`, is one of the files that are read; - is standard input.
+void refuse_replacing_inputs(const std::vector<std::string>& inputs, const std::filesystem::path& output,
+                             const char* option = "--output");
 
 /// Throws UserError if `output` exists, unless `overwrite`.
 void refuse_existing(const std::filesystem::path& output, bool overwrite);

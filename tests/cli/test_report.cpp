@@ -85,6 +85,37 @@ TEST_F(ReportProgramTest, ListsSortsAndFiltersRuns) {
   EXPECT_THAT(none.err, HasSubstr("no run matches --where"));
 }
 
+TEST_F(ReportProgramTest, KeysOfConfigsKeepTheirTypes) {
+  const Finished found =
+      furlong({"runs", path("runs"), "--columns", "model.tied_embeddings,data.task,model.d_model", "--json"});
+  ASSERT_EQ(found.status, 0) << found.err;
+  const Json row = Json::parse(found.out)[0];
+  EXPECT_TRUE(row["model.tied_embeddings"].is_boolean()) << row;
+  EXPECT_TRUE(row["data.task"].is_string()) << row;
+  EXPECT_TRUE(row["model.d_model"].is_number_integer()) << row;
+}
+
+TEST_F(ReportProgramTest, CommandsDoNotReplaceTheRunThatTheyRead) {
+  const std::string run = path("runs/linear"), metrics = run + "/metrics.jsonl", best = run + "/checkpoints/best.h5";
+  const auto refused = [&](const std::vector<std::string>& words, const std::string& file, const char* option) {
+    const std::string before = content(file);
+    expect_user_error(furlong(words), {file + ": is both input and output; choose another " + option});
+    EXPECT_EQ(content(file), before);
+  };
+  refused({"report", run, "-o", metrics}, metrics, "--output");
+  refused({"analyze", "attention", run, "--json-file", best}, best, "--json-file");
+  refused({"evaluate", run, "--predictions", metrics}, metrics, "--predictions");
+}
+
+TEST_F(ReportProgramTest, SamplesOfOtherPromptsRemain) {
+  const Finished done = furlong({"report", path("runs/linear"), "-o", path("report.html"), "--samples", "1", "--prompt",
+                                 "no symbol", "--prompt", "0 1"});
+  EXPECT_EQ(done.status, 0) << done.err;
+  EXPECT_THAT(done.err, HasSubstr("no samples of the prompt 'no symbol'"));
+  EXPECT_THAT(content(path("report.html")), HasSubstr(R"("prompt":"0 1")"));
+  expect_user_error(furlong({"report", path("runs/linear"), "--samples", "1", "--device", "none"}), {"none"});
+}
+
 TEST_F(ReportProgramTest, LargeSeedsAreExact) {
   const std::string large = "9007199254740993";  // 2^53 + 1 is no double
   std::string config = content(path("runs/linear/config.yaml"));

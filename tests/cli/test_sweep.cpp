@@ -13,6 +13,7 @@
 #include "tests/cli/job.h"
 #include "tests/cli/page_example.h"
 #include "tests/cli/program.h"
+#include "tests/trainers/training.h"
 
 namespace furlong {
 namespace {
@@ -150,6 +151,15 @@ TEST_F(SweepProgramTest, WarnsIfRunsValidateDifferentParts) {
   EXPECT_THAT(warnings("data.batch_size: [4, 8]"), HasSubstr("their losses do not compare"));
   EXPECT_THAT(warnings("data.sequence_length: [16, 32]"), HasSubstr("their losses do not compare"));
   EXPECT_EQ(warnings("data.batch_size: [4, 8], trainer.validation_batches: [0]"), "");
+  const std::string store = testing::write_texts(path("text.h5"), {testing::synthetic_text(4000, 1)}, "0.8,0.2");
+  file("base.yaml",
+       "data: {dataset: " + store + ", sequence_length: 16, batch_size: 8}\n" + "trainer: {validation_batches: 1}\n");
+  EXPECT_EQ(warnings("data.sampler: [random, sequential]"), "");
+  EXPECT_THAT(warnings("data.sampler: [random, documents]"), HasSubstr("their losses do not compare"));
+  // Rows of documents are not full: the product of their number and length says nothing.
+  EXPECT_THAT(warnings("data.sampler: [documents]}\nlist: [{data.batch_size: 8, data.sequence_length: 16}, "
+                       "{data.batch_size: 4, data.sequence_length: 32}]\n#"),
+              HasSubstr("their losses do not compare"));
 }
 
 TEST_F(SweepProgramTest, TrainsOneRunByIndex) {

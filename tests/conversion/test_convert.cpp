@@ -297,6 +297,25 @@ TEST_F(Convert, WarnsOfTooFewTokensForConstants) {
               AllOf(HasSubstr("factors to be folded into the weights are noisy"), HasSubstr("44 tokens")));
 }
 
+// A batch reaches past the end of the split, and the last window is not full.
+TEST_F(Convert, ConstantsDoNotCountPadding) {
+  ConvertOptions options = from(tiny_llama());
+  options.attention = "oprf+centering+saderf";
+  options.data = store();
+  options.data->batches = 1000;
+  const auto errors = [&](std::int64_t batch_size) {
+    options.data->batch_size = batch_size;
+    const ConversionResult result = convert(options);
+    std::vector<double> found{static_cast<double>(result.data_tokens)};
+    for (const HeadApproximation& one : result.approximation) found.push_back(one.error);
+    return found;
+  };
+  const std::vector<double> alone = errors(1), together = errors(500);
+  ASSERT_EQ(alone.size(), 9U);
+  EXPECT_EQ(alone[0], together[0]);
+  for (std::size_t i = 1; i < alone.size(); ++i) EXPECT_NEAR(together[i], alone[i], 1e-4 * alone[i]);
+}
+
 TEST_F(Convert, AddedPositionsRepeatLearnedOnes) {
   ConvertOptions options = from(tiny_gpt2());
   options.max_sequence_length = 30;

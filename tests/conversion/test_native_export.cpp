@@ -122,8 +122,9 @@ TEST_F(NativeExport, LlamaNeedsAWidthThatItsHeadsDivide) {
 
 // transformers 4 would load these models as native ones and compute something else.
 TEST_F(NativeExport, SettingsThatTransformers4IgnoresNeedCode) {
+  Json config;
   const auto reason = [&](const Settings& settings) {
-    exported(settings, Vocabulary::dna());
+    config = exported(settings, Vocabulary::dna());
     return report_.for_hugging_face ? "" : report_.reason;
   };
   Settings encoder = esm();
@@ -133,13 +134,16 @@ TEST_F(NativeExport, SettingsThatTransformers4IgnoresNeedCode) {
   window.model.attention.window = 8;
   EXPECT_EQ(reason(window), "");
   window.model.rotary_scaling = {.kind = ops::RotaryScalingKind::linear, .factor = 4};
-  EXPECT_THAT(reason(window), HasSubstr("ignores model.rotary_scaling for Mistral"));
+  EXPECT_THAT(reason(window), HasSubstr("ignore model.rotary_scaling for Mistral"));
   Settings yarn = llama();
   yarn.model.max_sequence_length = 64;
   yarn.model.rotary_scaling = {.kind = ops::RotaryScalingKind::yarn, .factor = 4, .original_length = 16};
   EXPECT_THAT(reason(yarn), HasSubstr("as the original length of yarn"));
   yarn.model.rotary_scaling.original_length = 64;
   EXPECT_EQ(reason(yarn), "");
+  EXPECT_EQ(config["rope_scaling"]["factor"], 4.0);
+  EXPECT_FALSE(config["rope_scaling"].contains("original_max_position_embeddings"))
+      << "transformers 4.51 would take the ratio of the two lengths, 1, as the factor";
 }
 
 // transformers reads these frequencies instead of computing them from rope_theta.

@@ -122,6 +122,8 @@ TEST(LabelMetrics, ScoresOfADivergedModelEnd) {
   const double nan = std::nan("");
   const auto found = class_metrics({2, {0, 1, 1}, {nan, nan, nan, nan, nan, nan}}, {.resamples = 3});
   EXPECT_DOUBLE_EQ(found[0].value, 1.0 / 3) << "the first class of equals";
+  const auto partly = class_metrics({2, {0, 1, 1, 0}, {.9, .1, nan, nan, .2, .8, .7, .3}}, {.resamples = 0});
+  EXPECT_TRUE(std::isnan(value_of(partly, "auroc")) && std::isnan(value_of(partly, "auprc")));
   EXPECT_THROW(class_metrics({2, {}, {}}), ContractError);
 }
 

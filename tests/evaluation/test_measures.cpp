@@ -19,6 +19,9 @@ TEST(Measures, CorrelationsEqualSciPy) {
   EXPECT_NEAR(root_mean_squared_error(x, y), 0.875, 1e-14);
   EXPECT_TRUE(std::isnan(pearson_correlation(x, std::vector<double>(8, 0.1))));
   EXPECT_TRUE(std::isnan(spearman_correlation({}, {})));
+  std::vector<double> diverged = x;
+  diverged[3] = std::nan("");
+  EXPECT_TRUE(std::isnan(spearman_correlation(diverged, y)));
   // The mean does not cancel the differences.
   std::vector<double> far = x;
   for (double& one : far) one += 1e6;

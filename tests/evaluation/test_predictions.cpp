@@ -65,7 +65,8 @@ Model label_model(const std::string& objective, const TokenizedDataset& data, co
 
 LabelPredictions predictions_of(Model& model, const TokenizedDataset& data, std::int64_t batch_size,
                                 std::int64_t max_batches = 0) {
-  const auto source = evaluation_source(model.settings, model.vocabulary, data, Split::train, 32, batch_size);
+  const auto source =
+      evaluation_source(model.settings, model.vocabulary, data, Split::train, 32, batch_size, max_batches);
   return predict_labels(model, *source, batch_size, max_batches);
 }
 

@@ -243,6 +243,12 @@ fs::path checkpoint_of(const fs::path& path) {
   return fs::exists(*folder / "best.h5") ? *folder / "best.h5" : newest_in(path, *folder);
 }
 
+std::vector<std::string> files_of_run(const fs::path& path) {
+  std::vector<std::string> files{checkpoint_of(path).string()};
+  for (const char* name : {"metrics.jsonl", "config.yaml"}) files.push_back((path / name).string());
+  return files;
+}
+
 fs::path newest_checkpoint_of(const fs::path& path) {
   const auto folder = checkpoint_folder(path);
   return folder ? newest_in(path, *folder) : path;

@@ -232,7 +232,7 @@ Settings evaluation_settings(const Settings& of_training) {
 
 std::unique_ptr<BatchSource> evaluation_source(const Settings& of_training, const Vocabulary& vocabulary,
                                                const Dataset& dataset, Split split, std::int64_t sequence_length,
-                                               std::int64_t batch_size) {
+                                               std::int64_t batch_size, std::int64_t max_batches) {
   const Settings settings = evaluation_settings(of_training);
   if (settings.data.task != "none") return generated(settings, vocabulary, split, sequence_length);
   const TokenizedDataset& data = store_of(dataset);
@@ -242,8 +242,11 @@ std::unique_ptr<BatchSource> evaluation_source(const Settings& of_training, cons
                     "masking for evaluation");
     case Objective::next_token:
       break;
-    default:
-      return labeled(settings, vocabulary, data, split, false, sequence_length);
+    default: {
+      auto whole = labeled(settings, vocabulary, data, split, false, sequence_length);
+      if (max_batches == 0 || whole->n_samples() <= static_cast<std::uint64_t>(max_batches * batch_size)) return whole;
+      return labeled(settings, vocabulary, data, split, true, sequence_length);
+    }
   }
   // Stateful evaluation uses the same segments as training, but starts whole documents where possible.
   if (settings.data.sampler == "stream") return segments(settings, data, split, sequence_length, batch_size, true);
@@ -253,13 +256,8 @@ std::unique_ptr<BatchSource> evaluation_source(const Settings& of_training, cons
 
 std::unique_ptr<BatchSource> validation_source(const Settings& of_training, const Vocabulary& vocabulary,
                                                const Dataset& dataset) {
-  const std::int64_t length = of_training.data.sequence_length, rows = of_training.data.batch_size;
-  auto whole = evaluation_source(of_training, vocabulary, dataset, Split::validation, length, rows);
-  const std::int64_t batches = of_training.trainer.validation_batches;
-  if (!of_training.objective.learns_labels() || batches == 0 ||
-      whole->n_samples() <= static_cast<std::uint64_t>(batches * rows))
-    return whole;
-  return labeled(evaluation_settings(of_training), vocabulary, store_of(dataset), Split::validation, true, length);
+  return evaluation_source(of_training, vocabulary, dataset, Split::validation, of_training.data.sequence_length,
+                           of_training.data.batch_size, of_training.trainer.validation_batches);
 }
 
 std::vector<InputPart> input_parts(const Batch& batch, DeviceBatch& made) {

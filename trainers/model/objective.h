@@ -25,13 +25,12 @@ std::unique_ptr<BatchSource> training_source(const Settings& settings, const Voc
                                              const Dataset& data);
 /// Returns a source for one pass over a split in its stored order. Rows have at most `sequence_length` tokens; the
 /// caller asks for `batch_size` rows at a time. Masks and generated samples do not depend on settings.seed: models
-/// trained with different seeds are measured on the same targets.
+/// trained with different seeds are measured on the same targets. If the caller reads a part of the split, its first
+/// `max_batches` batches (0: all), labeled documents come in a fixed random order: splits are often sorted by label.
 std::unique_ptr<BatchSource> evaluation_source(const Settings& settings, const Vocabulary& vocabulary,
                                                const Dataset& data, Split split, std::int64_t sequence_length,
-                                               std::int64_t batch_size);
-/// Returns the source of a training run's validations, with the run's lengths and batches. If they read a part of the
-/// split (trainer.validation_batches), labeled documents come in a fixed random order: splits are often sorted by
-/// label.
+                                               std::int64_t batch_size, std::int64_t max_batches = 0);
+/// Returns the source of a training run's validations, with the run's lengths and batches.
 std::unique_ptr<BatchSource> validation_source(const Settings& settings, const Vocabulary& vocabulary,
                                                const Dataset& data);
 

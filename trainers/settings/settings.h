@@ -39,6 +39,10 @@ struct DataSettings {
   /// Returns `sources`, or one source of weight 1 for `dataset`; none if neither is set. Throws UserError for an empty
   /// path, for a weight that is not a finite number of at least 0, and if no weight is above 0.
   std::vector<DataSource> mixture() const;
+  /// Whether rows run on from one document to the next, so that a model reads the document tokens between them.
+  bool crosses_documents() const {
+    return task == "none" && packing == "none" && (sampler == "random" || sampler == "sequential");
+  }
   /// Replaces the datasets by one.
   void use(std::filesystem::path path) { dataset = std::move(path), sources.clear(); }
   bool operator==(const DataSettings&) const = default;

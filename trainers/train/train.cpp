@@ -116,14 +116,12 @@ class Run {
   std::string validated_part() {
     const std::int64_t limit = settings_.trainer.validation_batches, rows = settings_.data.batch_size;
     if (settings_.data.task != "none" || !can_validate() || limit == 0) return "";
-    const auto source = evaluation_source(settings_, trainer_.model().vocabulary, *setup_.data, Split::validation,
-                                          settings_.data.sequence_length, rows);
+    const auto source = validation_source(settings_, trainer_.model().vocabulary, *setup_.data);
     const auto batches =
         (source->n_samples() + static_cast<std::uint64_t>(rows) - 1) / static_cast<std::uint64_t>(rows);
     if (batches <= static_cast<std::uint64_t>(limit)) return "";
-    const bool is_spread = settings_.objective.learns_labels() && !settings_.teacher.has_loss();
     return fmt::format("validation: {} {} of {} batches of the split (trainer.validation_batches)",
-                       is_spread ? "a random" : "the first", limit, batches);
+                       settings_.objective.learns_labels() ? "a random" : "the first", limit, batches);
   }
 
   std::string data_to_train_on() const {

@@ -117,7 +117,8 @@ Evaluation evaluate(Model& model, const BatchSource& source, const EvaluationPas
 Evaluation evaluate(Model& model, const Dataset& data, Split split, std::int64_t sequence_length,
                     std::int64_t batch_size, std::int64_t max_batches, const BatchLoss& loss, const WorkShare& share,
                     const BatchObserver& observe) {
-  const auto source = evaluation_source(model.settings, model.vocabulary, data, split, sequence_length, batch_size);
+  const auto source =
+      evaluation_source(model.settings, model.vocabulary, data, split, sequence_length, batch_size, max_batches);
   const Evaluation result = evaluate(model, *source,
                                      {.batch_size = batch_size,
                                       .max_batches = max_batches,
@@ -131,15 +132,8 @@ Evaluation evaluate(Model& model, const Dataset& data, Split split, std::int64_t
 
 Evaluation validate(Model& model, const Dataset& data, const WorkShare& share) {
   const Settings& settings = model.settings;
-  const std::int64_t max_batches = settings.trainer.validation_batches;
-  const auto source = validation_source(settings, model.vocabulary, data);
-  const Evaluation result = evaluate(model, *source,
-                                     {.batch_size = settings.data.batch_size,
-                                      .max_batches = max_batches,
-                                      .stateful = settings.data.stateful,
-                                      .share = &share});
-  if (result.targets == 0) throw no_targets(settings, data, Split::validation, max_batches);
-  return result;
+  return evaluate(model, data, Split::validation, settings.data.sequence_length, settings.data.batch_size,
+                  settings.trainer.validation_batches, {}, share);
 }
 
 }  // namespace furlong

@@ -202,7 +202,10 @@ TEST_F(TokenizerTest, RobertaFramesTextAndReadsConfig) {
   std::filesystem::remove(path("tokenizer_config.json"));
   for (const char* config : {R"({"model_type": "roberta"})", R"({"tokenizer_class": "RobertaTokenizerFast"})"}) {
     file("config.json", config);
-    EXPECT_THAT(load_tokenizer(folder_)->framed(Ids{0}), ElementsAre(259, 0, 260)) << config;
+    const auto inferred = load_tokenizer(folder_);
+    EXPECT_THAT(inferred->framed(Ids{0}), ElementsAre(259, 0, 260)) << config;
+    EXPECT_EQ(inferred->special().classify, 259);
+    EXPECT_EQ(inferred->special().separator, 260);
   }
   file("config.json", R"({"model_type": "gpt2"})");
   EXPECT_THAT(load_tokenizer(folder_)->framed(Ids{0}), ElementsAre(0));
@@ -314,6 +317,11 @@ TEST_F(TokenizerTest, SentencePieceReadsAccompanyingFiles) {
               HasSubstr("XLMRobertaTokenizer does more than its SentencePiece model describes"));
   file("tokenizer_config.json", R"({"added_tokens_decoder": {"3": {"content": "<x>"}}})");
   EXPECT_THAT(message_of<UserError>([&] { load_tokenizer(folder_); }), HasSubstr("'<x>' has the id 3"));
+  file("tokenizer_config.json", "{}");
+  file("config.json", R"({"model_type": "deberta-v2"})");
+  EXPECT_THAT(message_of<UserError>([&] { load_tokenizer(folder_); }), HasSubstr("DebertaV2Tokenizer does more"));
+  file("config.json", R"({"model_type": "umt5"})");
+  EXPECT_THAT(load_tokenizer(folder_)->framed(Ids{4}), ElementsAre(4, 2)) << "as T5";
   file("tokenizer_config.json", "{}");
   file("spiece.model", "not a model");
   EXPECT_THAT(message_of<UserError>([&] { load_tokenizer(folder_); }),

@@ -70,8 +70,8 @@ TEST_F(ReportTest, ReadsMetricsConfigAndState) {
   EXPECT_EQ(run.state, RunState::finished);
   EXPECT_EQ(run.step, 4);
   EXPECT_EQ(run.max_steps, 4);
-  EXPECT_EQ(run.config.at("seed"), "7");
-  EXPECT_EQ(run.config.at("trainer.max_steps"), "4");
+  EXPECT_EQ(run.config.at("seed"), 7);
+  EXPECT_EQ(run.config.at("trainer.max_steps"), 4);
   EXPECT_EQ(run.best_loss, 4);
   EXPECT_EQ(run.best_step, 3);
   EXPECT_EQ(run.last("train", "loss"), 2);
@@ -149,7 +149,10 @@ TEST_F(ReportTest, FindsRunsAndNamesThemByWhatDiffers) {
   write_run("a/seed_1", train_line(1, 5), config);
   write_run("b/seed_1", train_line(1, 5), config);
   write_run("deep/1/2/3/4", train_line(1, 5), config);
-  EXPECT_THAT(find_runs(folder_), ElementsAre(folder_ / "a/seed_1", folder_ / "b/seed_1"));
+  std::filesystem::create_directory_symlink(folder_ / "deep/1/2/3/4", folder_ / "linked");
+  std::filesystem::create_directory_symlink(folder_ / "a/seed_1", folder_ / "a/latest");
+  EXPECT_THAT(find_runs(folder_), ElementsAre(folder_ / "a/seed_1", folder_ / "b/seed_1", folder_ / "linked"));
+  for (const char* link : {"linked", "a/latest"}) std::filesystem::remove(folder_ / link);
   const std::vector<ReportRun> runs = open_runs({(folder_ / "a/seed_1").string(), (folder_ / "b/seed_1").string()});
   EXPECT_EQ(runs[0].name, "a/seed_1");
   EXPECT_EQ(runs[1].name, "b/seed_1");

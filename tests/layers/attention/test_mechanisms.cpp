@@ -121,6 +121,24 @@ TEST(Windowed, BidirectionalCostIsTwoCausalWalksAndPairsOnBothSides) {
   }
 }
 
+TEST(Linformer, CostCountsTheProjectedRows) {
+  AttentionConfig config = attention_config("linformer");
+  config.causal = false;
+  config.max_sequence_length = 64;
+  config.projected_length = 16;
+  const auto cost = [&](ops::SequenceProjection projection, std::int64_t n) {
+    config.projection = projection;
+    return mechanism_info("linformer").cost(config, n);
+  };
+  // linear always has 16 rows; mean has one for each 4 tokens.
+  EXPECT_DOUBLE_EQ(cost(ops::SequenceProjection::linear, 8).forward,
+                   cost(ops::SequenceProjection::linear, 64).forward / 8);
+  EXPECT_DOUBLE_EQ(cost(ops::SequenceProjection::mean, 8).forward,
+                   cost(ops::SequenceProjection::mean, 64).forward / 64);
+  EXPECT_DOUBLE_EQ(cost(ops::SequenceProjection::linear, 64).forward,
+                   2 * cost(ops::SequenceProjection::mean, 64).forward);
+}
+
 TEST(HeadConstants, AreNeutralBeforeFirstStep) {
   for (const char* map : {"favor_positive", "oprf"}) {
     AttentionConfig config = attention_config("linear", map);

@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "datasets/samplers/labeled_source.h"
 #include "evaluation/measures/label_measures.h"
 #include "evaluation/unigram_baseline.h"
 #include "tests/framework/engine_testing.h"
@@ -164,6 +165,8 @@ TEST_P(LabelObjectivesOnCpu, ValidationOfAPartIsSpreadOverTheSplit) {
     const auto source = validation_source(chosen, model_vocabulary(chosen, store.vocabulary()), store);
     const Batch batch = source->single_pass_batch(0, 48);
     EXPECT_EQ(batch.n_targets, 48);
+    const std::vector<std::uint64_t> documents = dynamic_cast<const LabeledSource&>(*source).documents();
+    for (std::size_t i = 0; i < 48; ++i) EXPECT_EQ(batch.labels[i], documents[i] < n / 2 ? 0 : 1) << i;
     return static_cast<double>(std::count(batch.labels.begin(), batch.labels.end(), 0)) / 48;
   };
   EXPECT_NEAR(share_of_first("3"), 0.5, 0.25);

@@ -325,7 +325,8 @@ Evaluation Teacher::evaluate(Model& student, const Dataset& data, Split split, s
 Evaluation Teacher::evaluate_transfer(Model& student, const Dataset& data, Split split, std::int64_t sequence_length,
                                       std::int64_t batch_size, std::int64_t max_batches) {
   const Device& device = student.store->device();
-  const auto source = evaluation_source(student.settings, student.vocabulary, data, split, sequence_length, batch_size);
+  const auto source =
+      evaluation_source(student.settings, student.vocabulary, data, split, sequence_length, batch_size, max_batches);
   Tape tape(student.stream);
   const Tape::NoGradient guard(tape);
   layers::ForwardContext context{tape};

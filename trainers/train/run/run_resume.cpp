@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <string>
 #include <system_error>
+#include <tuple>
 #include <vector>
 
 #include "framework/core/error.h"
@@ -209,7 +210,10 @@ void warn_about_changes(const CheckpointReader& checkpoint, const Settings& befo
     log_warn("{}: was trained with other settings: {}; the present ones apply to further steps only", origin,
              config::join(changed, ", "));
   const std::int64_t steps_then = before.trainer.max_steps, steps_now = now.trainer.max_steps;
-  if (now.teacher.has_loss() && now.teacher.layers == "layer_wise" && steps_then != steps_now)
+  const auto is_layer_wise = [](const TeacherSettings& teacher) {
+    return teacher.has_loss() && teacher.layers == "layer_wise";
+  };
+  if (is_layer_wise(before.teacher) && is_layer_wise(now.teacher) && steps_then != steps_now)
     log_warn(
         "{}: teacher.layers: layer_wise divides {} steps now, and divided {} before; layers that were trained "
         "before have another share",
@@ -226,25 +230,36 @@ std::uint64_t validated_samples(const Settings& settings, std::uint64_t split) {
   return part == 0 ? split : std::min(part, split);
 }
 
-/// Returns whether validations read other samples than those so far, so that losses do not compare. Warns if so.
+/// The settings that decide what a validation measures, other than how many samples it reads.
+auto measured(const Settings& settings) {
+  const DataSettings& data = settings.data;
+  const ObjectiveSettings& objective = settings.objective;
+  // Validation reads windows in order, whether training does or not.
+  const std::string rows = data.sampler == "sequential" ? "random" : data.sampler;
+  // Errors of attention are means over batches, of the layers' inputs in this model or in the teacher.
+  const bool transfers = settings.teacher.is_attention_transfer();
+  return std::tuple(data.sequence_length, rows, data.packing, data.stateful, data.ignore_tokens, data.task,
+                    data.task_pairs, objective.mask_probability, objective.mask_token_fraction,
+                    objective.random_token_fraction, transfers ? settings.teacher.input : "",
+                    transfers ? data.batch_size : 0);
+}
+
+/// Returns whether further validations measure other samples than those so far, so that losses do not compare. Warns
+/// if so.
 bool check_validation(const fs::path& checkpoint, const Settings& before, Trainer& trainer) {
   const Settings& now = trainer.model().settings;
-  if (trainer.data().size(Split::validation) < 2) return false;
+  const EarlyStopping& so_far = trainer.early_stopping();
+  if (!so_far.has_best() || so_far.is_due() || trainer.steps() >= now.trainer.max_steps)
+    return false;  // no further one
   const std::uint64_t split = validation_source(now, trainer.model().vocabulary, trainer.data())->n_samples(),
                       samples = validated_samples(now, split);
-  // Validation reads windows in order, whether training does or not.
-  const auto rows_of = [](const Settings& settings) {
-    const std::string& sampler = settings.data.sampler;
-    return sampler == "sequential" ? std::string("random") : sampler;
-  };
   const bool same_streams = now.data.sampler != "stream" || before.data.batch_size == now.data.batch_size;
-  if (before.data.sequence_length == now.data.sequence_length && rows_of(before) == rows_of(now) &&
-      before.data.task == now.data.task && before.data.task_pairs == now.data.task_pairs &&
-      validated_samples(before, split) == samples && (same_streams || samples == split))
+  if (measured(before) == measured(now) && validated_samples(before, split) == samples &&
+      (same_streams || samples == split))
     return false;
   log_warn(
-      "{}: its validations read other samples than those from now on (trainer.validation_batches, data.batch_size, "
-      "data.sequence_length, data.sampler or data.task); the best validation loss starts anew",
+      "{}: its validations measured other samples or targets than those from now on (trainer.validation_batches, "
+      "settings of data and objective, or teacher.input); the best validation loss starts anew",
       checkpoint.string());
   return true;
 }

@@ -174,6 +174,23 @@ TEST_F(TeacherTest, AttentionTransferLeavesOutPaddingOfSegments) {
   EXPECT_NEAR(padded_validated, validated, 1e-3 * validated) << "after a step";
 }
 
+// A longer window has the same tokens, and padding behind them.
+TEST_F(TeacherTest, AttentionTransferLeavesOutPaddingOfTheLastWindow) {
+  const std::string store = testing::write_texts(path("short.h5"), {testing::synthetic_text(36, 1)}, "0.8,0.2");
+  const TokenizedDataset data = TokenizedDataset::open(store);
+  const auto n = static_cast<std::int64_t>(data.size(Split::train)) - 1;
+  ASSERT_LT(n, 32);
+  const auto loss = [&](std::int64_t length) {
+    Trainer one(small_settings(store, transfer({"data.sampler=sequential", "data.batch_size=1", "teacher.input=student",
+                                                fmt::format("data.sequence_length={}", length)}))
+                    .settings,
+                data, Device{});
+    one.start_from(CheckpointReader::open(path("teacher.h5")));
+    return one.step().loss;
+  };
+  EXPECT_NEAR(loss(32), loss(n), 1e-5 * loss(n));
+}
+
 TEST_F(TeacherTest, AttentionTransferReducesErrorAndTrainsAttentionOnly) {
   for (const char* input : {"teacher", "student"}) {
     for (const char* turns : {"joint", "layer_wise"}) {

@@ -357,6 +357,12 @@ TEST_F(RunResumeTest, ValidationOfOtherSamplesStartsAnew) {
   EXPECT_THAT(resumed({"trainer.max_steps=8", "trainer.validation_batches=0", "data.sampler=sequential"}),
               ::testing::Not(HasSubstr("starts anew")))
       << "all windows of the split";
+  EXPECT_THAT(resumed({"trainer.max_steps=8", "trainer.validation_batches=1"}),
+              ::testing::Not(HasSubstr("starts anew")))
+      << "a complete run validates no more";
+  EXPECT_THAT(resumed({"trainer.max_steps=9", "trainer.validation_batches=0", "data.packing=documents"}),
+              HasSubstr("starts anew"))
+      << "other targets";
 }
 
 TEST_F(RunResumeTest, SignalInTheLastStepLeavesACompleteRun) {
