@@ -111,19 +111,24 @@ void settle(AnalyzeArguments& options, bool target) {
   options.model.weights = weights_named(options.weights);
 }
 
+void refuse_input(const AnalyzeArguments& options, const std::string& output, const char* option) {
+  if (output.empty()) return;
+  refuse_replacing_inputs({options.sweep.input.string(), options.model.store.string()}, output, option);
+  if (options.of_model()) refuse_replacing_inputs(files_of_run(options.model.run), output, option);
+}
+
 /// Result files. They are created before the work, so that a wrong path fails early, and appear only when complete.
 class Files {
  public:
   explicit Files(const AnalyzeArguments& options) {
     if (!options.json.empty() && options.json == options.plot)
       throw UserError("--json-file and --plot are the same file, {}; choose another name for one", options.json);
-    std::vector<std::string> inputs{options.sweep.input.string(), options.model.store.string()};
-    if (options.of_model()) inputs = files_of_run(options.model.run);
-    refuse_replacing_inputs(inputs, options.json, "--json-file");
-    refuse_replacing_inputs(inputs, options.plot, "--plot");
+    refuse_input(options, options.json, "--json-file");
+    refuse_input(options, options.plot, "--plot");
     if (!options.json.empty()) json_.emplace(options.json);
     if (!options.plot.empty()) plot_.emplace(options.plot);
   }
+
   void write(const Json& object, const Plot& plot) {
     if (json_) {
       json_->write(json_text(object));
@@ -283,7 +288,9 @@ void add_model(Command command, AnalyzeArguments& options, Given& given) {
       command.add_option("--batch-size", model.batch_size, "With RUN: rows in a batch")
           .shows_default()
           .range(1, 1000000),
-      command.add_option("--batches", model.batches, "With RUN: number of batches, from the split's start")
+      command
+          .add_option("--batches", model.batches,
+                      "With RUN: number of batches: the first ones, or random ones of documents with labels")
           .shows_default()
           .range(1, 1000000),
       add_weights(command, options.weights)};

@@ -213,9 +213,11 @@ template <class T>
 bool is_within(const std::string& text, T least, T most) {
   T value{};
   if constexpr (std::is_integral_v<T>) {  // CLI11 2.1 takes -1 and what exceeds the type for its largest number
-    const char* const begin = text.data() + (text.starts_with('+') ? 1 : 0);
-    const auto [end, error] = std::from_chars(begin, text.data() + text.size(), value);
-    if (!is_decimal(text) || error != std::errc() || end != text.data() + text.size()) return false;
+    std::string_view digits = text;
+    while (!digits.empty() && digits.front() == ' ') digits.remove_prefix(1);  // of a list: "64, 128"
+    if (digits.starts_with('+') && !digits.starts_with("+-")) digits.remove_prefix(1);
+    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+    if (!is_decimal(text) || error != std::errc() || end != digits.data() + digits.size()) return false;
   } else if (!CLI::detail::lexical_cast(text, value)) {
     return false;
   }

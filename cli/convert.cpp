@@ -126,7 +126,9 @@ void add_data(Command command, ConvertArguments& options, Given& given) {
                    .value_name("DATASET");
   given.of_data = {
       add_split(command, options.split, "With --data: part of the dataset"),
-      command.add_option("--batches", data.batches, "With --data: number of batches, from the split's start")
+      command
+          .add_option("--batches", data.batches,
+                      "With --data: number of batches: the first ones, or random ones of documents with labels")
           .shows_default()
           .range(1, 1000000),
       command.add_option("--batch-size", data.batch_size, "With --data: rows in a batch")

@@ -49,6 +49,7 @@ void add_samples(ReportRun& run, const ReportArguments& options, const Device& d
         for (const auto& sample : generated.samples)
           run.samples.push_back({prompt, continuation_text(model.vocabulary, tokens, sample)});
       } catch (const UserError& error) {
+        if (!model.decoder) throw;
         log_warn("{}: no samples of the prompt '{}': {}", run.name, prompt, error.what());
       }
     }
@@ -73,13 +74,16 @@ void add_attention(ReportRun& run) {
 
 /// Returns the number of runs, and whether one of them is active.
 std::pair<std::size_t, bool> write(const ReportArguments& options) {
-  const Device device = device_from_name(options.device);
+  const Device device = options.samples > 0 ? device_from_name(options.device) : Device{};
   std::vector<ReportRun> runs = open_runs(options.runs);
   refuse_replacing_inputs(options.lra, options.output);
   for (const ReportRun& run : runs) {
-    for (const char* name : {"metrics.jsonl", "config.yaml", "checkpoints/best.h5"})
-      refuse_replacing_inputs({(run.files.path / name).string()}, options.output);
+    const std::filesystem::path& path = run.files.path;
+    refuse_replacing_inputs({path / "metrics.jsonl", path / "config.yaml"}, options.output);
+    if (options.samples > 0 || options.analyze) refuse_replacing_inputs(files_of_run(path), options.output);
   }
+  for (const std::string& directory : options.runs)
+    refuse_replacing_inputs({directory + "/recovery.json"}, options.output);
   ReportTables tables;
   for (const std::string& file : options.lra) tables.lra.push_back(read_lra(file));
   bool running = false;

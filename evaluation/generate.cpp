@@ -219,11 +219,12 @@ class SampleBatch {
 }  // namespace
 
 std::string prompt_warning(const Model& model, std::string_view prompt) {
-  if (!prompt.empty()) return model.vocabulary.prompt_warning(prompt);
-  if (model.encoder || model.settings.data.crosses_documents() || model.settings.data.task != "none") return "";
-  return "it is empty, and texts start with a document token, which this model has not read in training; give the "
-         "first "
-         "symbols of a text";
+  const DataSettings& data = model.settings.data;
+  const bool starts_with_document = model.vocabulary.encode_prompt(prompt).empty() && model.vocabulary.document_id();
+  if (!starts_with_document || model.encoder || data.crosses_documents() || data.task != "none")
+    return model.vocabulary.prompt_warning(prompt);
+  return "the prompt is empty, so texts start with a document token, which this model has not read in training; give "
+         "the first symbols of a text";
 }
 
 Generated generate(Model& model, const std::vector<std::int32_t>& prompt_tokens, const GenerateOptions& options,

@@ -67,9 +67,9 @@ struct ModelAnalysis {
   bool causal = true;
 };
 
-/// Runs the model on the split's first batches, on the CPU, and analyzes the queries, keys and values of each layer.
-/// Calls `begin` once, before the analysis, and `done` with each layer, in the calling thread. With data.stateful, each
-/// segment is analyzed separately. Throws UserError for invalid options, checkpoints or datasets.
+/// Runs the model on batches of evaluation_source(), on the CPU, and analyzes the queries, keys and values of each
+/// layer. Calls `begin` once, before the analysis, and `done` with each layer, in the calling thread. With
+/// data.stateful, each segment is analyzed separately. Throws UserError for invalid options, checkpoints or datasets.
 void analyze_model(const ModelAnalysisOptions& options, const std::function<void(const ModelAnalysis&)>& begin,
                    const std::function<void(const LayerAnalysis&)>& done);
 

@@ -20,7 +20,7 @@ struct ObservedBatches {
 
 class ObservedModel {
  public:
-  /// Reads the split's first batches. `model` is on the CPU and must outlive this object. Throws UserError if the
+  /// Reads batches of evaluation_source(). `model` is on the CPU and must outlive this object. Throws UserError if the
   /// dataset is missing, if its vocabulary differs from the model's, or if the split has no sequence.
   ObservedModel(Model& model, const ObservedBatches& batches);
 

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
+#include <iterator>
 #include <tuple>
 
 #include "framework/core/error.h"
@@ -236,14 +237,19 @@ std::vector<std::filesystem::path> find_runs(const std::filesystem::path& folder
     if (entries->path().filename() == "metrics.jsonl" && entries.depth() > 0)
       runs.push_back(entries->path().parent_path());
   }
-  // A run that is also found through links has its own path.
-  const auto real = [](const std::filesystem::path& run) { return std::filesystem::weakly_canonical(run); };
-  std::sort(runs.begin(), runs.end(), [&](const auto& a, const auto& b) {
-    return std::tuple(real(a), std::filesystem::is_symlink(a), a) <
-           std::tuple(real(b), std::filesystem::is_symlink(b), b);
-  });
-  const auto same = [&](const auto& a, const auto& b) { return real(a) == real(b); };
-  runs.erase(std::unique(runs.begin(), runs.end(), same), runs.end());
+  // Of a run that is also found through links, its own path or the shortest.
+  const std::filesystem::path root = std::filesystem::weakly_canonical(folder, code);
+  std::map<std::filesystem::path, std::tuple<bool, std::ptrdiff_t, std::filesystem::path>>
+      found;  // by the run's real path
+  for (const std::filesystem::path& run : runs) {
+    const std::filesystem::path real = std::filesystem::weakly_canonical(run, code);
+    const std::filesystem::path inside = run == folder ? root : root / run.lexically_relative(folder);
+    const std::tuple candidate(real != inside, std::distance(run.begin(), run.end()), run);
+    const auto [known, is_new] = found.try_emplace(real, candidate);
+    if (!is_new) known->second = std::min(known->second, candidate);
+  }
+  runs.clear();
+  for (const auto& [real, run] : found) runs.push_back(std::get<2>(run));
   std::sort(runs.begin(), runs.end());
   return runs;
 }

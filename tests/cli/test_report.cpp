@@ -105,6 +105,8 @@ TEST_F(ReportProgramTest, CommandsDoNotReplaceTheRunThatTheyRead) {
   refused({"report", run, "-o", metrics}, metrics, "--output");
   refused({"analyze", "attention", run, "--json-file", best}, best, "--json-file");
   refused({"evaluate", run, "--predictions", metrics}, metrics, "--predictions");
+  const std::string data = file("data.json", "{}");
+  refused({"analyze", "attention", run, "--data", data, "--json-file", data}, data, "--json-file");
 }
 
 TEST_F(ReportProgramTest, SamplesOfOtherPromptsRemain) {

@@ -244,9 +244,8 @@ fs::path checkpoint_of(const fs::path& path) {
 }
 
 std::vector<std::string> files_of_run(const fs::path& path) {
-  std::vector<std::string> files{checkpoint_of(path).string()};
-  for (const char* name : {"metrics.jsonl", "config.yaml"}) files.push_back((path / name).string());
-  return files;
+  const fs::path checkpoint = checkpoint_of(path), run = checkpoint.parent_path().parent_path();
+  return {checkpoint.string(), (run / "metrics.jsonl").string(), (run / "config.yaml").string()};
 }
 
 fs::path newest_checkpoint_of(const fs::path& path) {

@@ -151,8 +151,9 @@ TEST_F(ReportTest, FindsRunsAndNamesThemByWhatDiffers) {
   write_run("deep/1/2/3/4", train_line(1, 5), config);
   std::filesystem::create_directory_symlink(folder_ / "deep/1/2/3/4", folder_ / "linked");
   std::filesystem::create_directory_symlink(folder_ / "a/seed_1", folder_ / "a/latest");
+  std::filesystem::create_directory_symlink("..", folder_ / "a/up");
   EXPECT_THAT(find_runs(folder_), ElementsAre(folder_ / "a/seed_1", folder_ / "b/seed_1", folder_ / "linked"));
-  for (const char* link : {"linked", "a/latest"}) std::filesystem::remove(folder_ / link);
+  for (const char* link : {"linked", "a/latest", "a/up"}) std::filesystem::remove(folder_ / link);
   const std::vector<ReportRun> runs = open_runs({(folder_ / "a/seed_1").string(), (folder_ / "b/seed_1").string()});
   EXPECT_EQ(runs[0].name, "a/seed_1");
   EXPECT_EQ(runs[1].name, "b/seed_1");
