@@ -217,7 +217,7 @@ bool is_within(const std::string& text, T least, T most) {
     while (!digits.empty() && digits.front() == ' ') digits.remove_prefix(1);  // of a list: "64, 128"
     if (digits.starts_with('+') && !digits.starts_with("+-")) digits.remove_prefix(1);
     const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
-    if (!is_decimal(text) || error != std::errc() || end != digits.data() + digits.size()) return false;
+    if (!is_decimal(std::string(digits)) || error != std::errc() || end != digits.data() + digits.size()) return false;
   } else if (!CLI::detail::lexical_cast(text, value)) {
     return false;
   }

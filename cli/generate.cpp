@@ -109,7 +109,7 @@ void run(GenerateArguments& options) {
   Model model = load_model(CheckpointReader::open(checkpoint_of(options.run)), device_from_name(options.device),
                            Weights::ema_if_present);
   const std::vector<std::int32_t> prompt = tokens_of_prompt(options, model.vocabulary);
-  if (const std::string warning = prompt_warning(model, options.prompt); !warning.empty())
+  if (const std::string warning = prompt_warning(model, options.prompt, prompt); !warning.empty())
     log_warn("{}: {}", options.prompt_file.empty() ? "--prompt" : options.prompt_file, warning);
   options.generate.stop = stopping_tokens(options, model.vocabulary);
   SampleOutput output(options, model.vocabulary, prompt);

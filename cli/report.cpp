@@ -43,7 +43,7 @@ void add_samples(ReportRun& run, const ReportArguments& options, const Device& d
     for (const std::string& prompt : prompts) {
       try {
         const std::vector<std::int32_t> tokens = model.vocabulary.encode_prompt(prompt);
-        if (const std::string warning = prompt_warning(model, prompt); !warning.empty())
+        if (const std::string warning = prompt_warning(model, prompt, tokens); !warning.empty())
           log_warn("{}: --prompt '{}': {}", run.name, prompt, warning);
         const Generated generated = generate(model, tokens, generation);
         for (const auto& sample : generated.samples)
@@ -80,7 +80,9 @@ std::pair<std::size_t, bool> write(const ReportArguments& options) {
   for (const ReportRun& run : runs) {
     const std::filesystem::path& path = run.files.path;
     refuse_replacing_inputs({path / "metrics.jsonl", path / "config.yaml"}, options.output);
-    if (options.samples > 0 || options.analyze) refuse_replacing_inputs(files_of_run(path), options.output);
+    std::error_code missing;  // a run without checkpoints is left out later, with a warning
+    for (const auto& entry : std::filesystem::directory_iterator(path / "checkpoints", missing))
+      refuse_replacing_inputs({entry.path()}, options.output);
   }
   for (const std::string& directory : options.runs)
     refuse_replacing_inputs({directory + "/recovery.json"}, options.output);

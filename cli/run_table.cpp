@@ -38,7 +38,7 @@ Cell text_cell(const std::string& text) {
 }
 
 Cell config_cell(const nlohmann::ordered_json& value) {
-  Cell cell = text_cell(config_text(value));
+  Cell cell = text_cell(text_of_value(value));
   cell.value = value;
   return cell;
 }

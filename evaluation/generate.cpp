@@ -218,9 +218,9 @@ class SampleBatch {
 
 }  // namespace
 
-std::string prompt_warning(const Model& model, std::string_view prompt) {
+std::string prompt_warning(const Model& model, std::string_view prompt, std::span<const std::int32_t> tokens) {
   const DataSettings& data = model.settings.data;
-  const bool starts_with_document = model.vocabulary.encode_prompt(prompt).empty() && model.vocabulary.document_id();
+  const bool starts_with_document = tokens.empty() && model.vocabulary.document_id();
   if (!starts_with_document || model.encoder || data.crosses_documents() || data.task != "none")
     return model.vocabulary.prompt_warning(prompt);
   return "the prompt is empty, so texts start with a document token, which this model has not read in training; give "

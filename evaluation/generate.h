@@ -41,9 +41,9 @@ struct GenerateEvents {
 Generated generate(Model& model, const std::vector<std::int32_t>& prompt, const GenerateOptions& options,
                    const GenerateEvents& events = {});
 
-/// Returns a warning if a prompt is unlike what the model has read in training: one that ends with a space
-/// (Vocabulary::prompt_warning), or an empty one for a model that reads no document token. Otherwise empty.
-std::string prompt_warning(const Model& model, std::string_view prompt);
+/// Returns a warning if a prompt, with its tokens, is unlike what the model has read in training: one that ends with a
+/// space (Vocabulary::prompt_warning), or one without tokens if the model has read no document token. Otherwise empty.
+std::string prompt_warning(const Model& model, std::string_view prompt, std::span<const std::int32_t> tokens);
 
 /// While it exists, loops use one thread if a token's products are too small to share: one sequence, and weights of
 /// less than 8 MiB, which one core reads from its caches faster than threads wait for each other.

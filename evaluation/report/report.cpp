@@ -64,7 +64,7 @@ Json run_json(const ReportRun& run, std::size_t max_rows) {
               {"samples", Json::array()},
               {"sampled_at", run.sampled_at},
               {"attention", run.attention}};
-  for (const auto& [key, value] : files.config) object["config"][key] = config_text(value);
+  for (const auto& [key, value] : files.config) object["config"][key] = text_of_value(value);
   for (const auto& [split, columns] : files.splits) object["splits"][split] = split_json(columns, max_rows);
   for (const ReportSample& sample : run.samples)
     object["samples"].push_back({{"prompt", sample.prompt}, {"text", sample.text}});

@@ -192,7 +192,7 @@ double RunFiles::seconds() const {
   return train == splits.end() || train->second.seconds.empty() ? 0 : train->second.seconds.back();
 }
 
-std::string config_text(const nlohmann::ordered_json& value) {
+std::string text_of_value(const nlohmann::ordered_json& value) {
   return value.is_string() ? value.get<std::string>() : value.dump();
 }
 
@@ -237,10 +237,9 @@ std::vector<std::filesystem::path> find_runs(const std::filesystem::path& folder
     if (entries->path().filename() == "metrics.jsonl" && entries.depth() > 0)
       runs.push_back(entries->path().parent_path());
   }
-  // Of a run that is also found through links, its own path or the shortest.
+  // Of a run that is also found through links, its own path or the shortest. `found` is by real path.
   const std::filesystem::path root = std::filesystem::weakly_canonical(folder, code);
-  std::map<std::filesystem::path, std::tuple<bool, std::ptrdiff_t, std::filesystem::path>>
-      found;  // by the run's real path
+  std::map<std::filesystem::path, std::tuple<bool, std::ptrdiff_t, std::filesystem::path>> found;
   for (const std::filesystem::path& run : runs) {
     const std::filesystem::path real = std::filesystem::weakly_canonical(run, code);
     const std::filesystem::path inside = run == folder ? root : root / run.lexically_relative(folder);

@@ -51,7 +51,7 @@ struct RunFiles {
 };
 
 /// Returns a value of RunFiles::config as text.
-std::string config_text(const nlohmann::ordered_json& value);
+std::string text_of_value(const nlohmann::ordered_json& value);
 
 /// Reads a run directory: metrics.jsonl and config.yaml. Ignores a torn last line. Throws UserError if there is no
 /// metrics.jsonl, or if it is unreadable or longer than 1 GiB.

@@ -116,6 +116,10 @@ TEST_F(ReportProgramTest, SamplesOfOtherPromptsRemain) {
   EXPECT_THAT(done.err, HasSubstr("no samples of the prompt 'no symbol'"));
   EXPECT_THAT(content(path("report.html")), HasSubstr(R"("prompt":"0 1")"));
   expect_user_error(furlong({"report", path("runs/linear"), "--samples", "1", "--device", "none"}), {"none"});
+  std::filesystem::remove_all(path("runs/linear/checkpoints"));
+  const Finished without = furlong({"report", path("runs/linear"), "-o", path("report.html"), "--samples", "1"});
+  EXPECT_EQ(without.status, 0) << without.err;
+  EXPECT_THAT(without.err, HasSubstr("linear: no samples: "));
 }
 
 TEST_F(ReportProgramTest, LargeSeedsAreExact) {

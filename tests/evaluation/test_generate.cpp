@@ -348,12 +348,12 @@ TEST(Generate, RejectsTooManyTokensAndEmptyPrompt) {
   options.max_tokens = 32;  // the model does not read the last one
   EXPECT_EQ(generate(model, {1}, options).samples[0].size(), 32u);
   EXPECT_THAT(message_of<UserError>([&] { generate(model, {}, options); }), HasSubstr("prompt is empty"));
-  EXPECT_EQ(prompt_warning(model, ""), "") << "an error";
+  EXPECT_EQ(prompt_warning(model, "", {}), "") << "an error";
   model.vocabulary = Vocabulary::bytes(true);
-  EXPECT_EQ(prompt_warning(model, ""), "");
+  EXPECT_EQ(prompt_warning(model, "", {}), "");
   model.settings.data.sampler = "documents";
-  EXPECT_THAT(prompt_warning(model, ""), HasSubstr("has not read in training"));
-  EXPECT_EQ(prompt_warning(model, "a"), "");
+  EXPECT_THAT(prompt_warning(model, "", {}), HasSubstr("has not read in training"));
+  EXPECT_EQ(prompt_warning(model, "a", std::vector<std::int32_t>{97}), "");
 }
 
 TEST(Generate, EmptyPromptStartsFromDocumentToken) {

@@ -244,7 +244,7 @@ fs::path checkpoint_of(const fs::path& path) {
 }
 
 std::vector<std::string> files_of_run(const fs::path& path) {
-  const fs::path checkpoint = checkpoint_of(path), run = checkpoint.parent_path().parent_path();
+  const fs::path checkpoint = checkpoint_of(path), run = fs::absolute(checkpoint).parent_path().parent_path();
   return {checkpoint.string(), (run / "metrics.jsonl").string(), (run / "config.yaml").string()};
 }
 

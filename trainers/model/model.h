@@ -74,8 +74,8 @@ Model copy_of(const Model& model, const Device& device, DType compute);
 /// checkpoint, or the newest complete one if there is no best. A finetune run directory selects its last stage
 /// (last_stage_of), which is logged. Throws UserError if there is no checkpoint.
 std::filesystem::path checkpoint_of(const std::filesystem::path& run_or_checkpoint);
-/// Returns the files that commands read of a run directory or checkpoint: the selected checkpoint, and the run's config
-/// and metrics. Throws as checkpoint_of().
+/// Returns the files of a run directory or checkpoint that commands read: the selected checkpoint, and the config and
+/// metrics of its run. Throws as checkpoint_of().
 std::vector<std::string> files_of_run(const std::filesystem::path& run_or_checkpoint);
 /// Like checkpoint_of, for further training: a run directory selects its newest complete checkpoint, whatever its
 /// validation loss.

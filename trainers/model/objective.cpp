@@ -244,7 +244,9 @@ std::unique_ptr<BatchSource> evaluation_source(const Settings& of_training, cons
       break;
     default: {
       auto whole = labeled(settings, vocabulary, data, split, false, sequence_length);
-      if (max_batches == 0 || whole->n_samples() <= static_cast<std::uint64_t>(max_batches * batch_size)) return whole;
+      const auto rows = static_cast<std::uint64_t>(batch_size);
+      const std::uint64_t batches = (whole->n_samples() + rows - 1) / rows;
+      if (max_batches == 0 || batches <= static_cast<std::uint64_t>(max_batches)) return whole;
       return labeled(settings, vocabulary, data, split, true, sequence_length);
     }
   }

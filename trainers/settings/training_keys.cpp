@@ -93,8 +93,7 @@ void add_finetune_keys(config::Table& t, FinetuneSettings& f) {
       .only_with("finetune.source");
   t.key("finetune.evaluation_batches", &f.evaluation_batches, "",
         "batches of the test split (of the validation split if there is no test split) that compare teacher and "
-        "student: "
-        "the first ones, or random ones of documents with labels")
+        "student: the first ones, or random ones of documents with labels")
       .within(1, 1e12)
       .zero_means("the whole split")
       .only_with("finetune.source");

@@ -249,8 +249,8 @@ auto measured(const Settings& settings) {
 bool check_validation(const fs::path& checkpoint, const Settings& before, Trainer& trainer) {
   const Settings& now = trainer.model().settings;
   const EarlyStopping& so_far = trainer.early_stopping();
-  if (!so_far.has_best() || so_far.is_due() || trainer.steps() >= now.trainer.max_steps)
-    return false;  // no further one
+  const bool validates = trainer.data().size(Split::validation) >= 2 && trainer.steps() < now.trainer.max_steps;
+  if (!validates || so_far.is_due() || !so_far.has_best()) return false;
   const std::uint64_t split = validation_source(now, trainer.model().vocabulary, trainer.data())->n_samples(),
                       samples = validated_samples(now, split);
   const bool same_streams = now.data.sampler != "stream" || before.data.batch_size == now.data.batch_size;
