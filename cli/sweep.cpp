@@ -274,6 +274,16 @@ int run_all(const std::vector<SweepRun>& runs, const SweepArguments& options) {
   throw MachineError("{}", message);
 }
 
+/// Returns the sweep's file, and the configs and datasets that its runs read.
+std::vector<std::string> inputs_of(const std::string& file, const std::vector<SweepRun>& runs) {
+  std::vector<std::string> inputs{file};
+  for (const SweepRun& run : runs) {
+    for (const auto& config : run.loaded.files) inputs.push_back(config.string());
+    for (const DataSource& source : run.loaded.settings.data.mixture()) inputs.push_back(source.dataset.string());
+  }
+  return inputs;
+}
+
 int run(const SweepArguments& options) {
   std::optional<StopRequests> stop_requests;  // from the start, as in furlong train
   if (!options.dry_run) stop_requests.emplace();
@@ -288,7 +298,7 @@ int run(const SweepArguments& options) {
       throw UserError("--index {}: {} has {} runs; expected a number from 1 to {}", options.index, options.file,
                       planned.size(), planned.size());
     if (options.index > 0) refuse_other_run(planned[static_cast<std::size_t>(options.index - 1)].loaded.settings);
-    refuse_replacing_inputs({options.file}, options.json, "--json-file");
+    refuse_replacing_inputs(inputs_of(options.file, planned), options.json, "--json-file");
     if (!options.json.empty() && environment.rank == 0) probe_json(options.json);
     return planned;
   });

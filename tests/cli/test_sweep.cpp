@@ -328,6 +328,11 @@ TEST_F(SweepProgramTest, InvalidInputIsAUserError) {
   sweep("list: [{seed: 1}]\n");
   expect_user_error(furlong({"sweep", path("sweep.yaml"), "--json-file", path("none/table.json")}),
                     {"none/table.json"});
+  for (const char* input : {"sweep.yaml", "base.yaml"}) {
+    expect_user_error(furlong({"sweep", path("sweep.yaml"), "--json-file", path(input)}),
+                      {path(input) + ": is both input and output; choose another --json-file"});
+  }
+  EXPECT_EQ(content(path("base.yaml")), base);
   expect_user_error(run({"--index", "0"}), {"--index: found 0"});
   expect_user_error(run({"--index", "1", "--dry-run"}), {"--dry-run", "--index"});
   expect_user_error(furlong({"sweep", path("missing.yaml")}), {"missing.yaml: does not exist"});
