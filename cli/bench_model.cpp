@@ -38,6 +38,7 @@ struct BenchModelArguments {
 struct BenchModelSubject {
   Settings settings;
   Vocabulary vocabulary;
+  std::vector<std::string> inputs{};  ///< files that it is read from
 };
 
 /// Returns whether the path is a run directory or a checkpoint, rather than a config.
@@ -55,15 +56,18 @@ BenchModelSubject subject_of(const BenchModelArguments& arguments) {
     Settings settings = from_checkpoint_text(checkpoint.text("config"), origin + " (config)", overrides).settings;
     settings.teacher = {};  // a student trains on its own
     settings.finetune = {};
-    return {settings, Vocabulary::from_json(checkpoint.text("vocabulary"), origin)};
+    return {settings, Vocabulary::from_json(checkpoint.text("vocabulary"), origin), files_of_run(arguments.model)};
   }
   const LoadedSettings loaded = load_settings(arguments.model, overrides);
   log_warnings(loaded);
+  std::vector<std::string> inputs;
+  for (const auto& file : loaded.files) inputs.push_back(file.string());
+  for (const DataSource& source : loaded.settings.data.mixture()) inputs.push_back(source.dataset.string());
   const std::string missing = missing_data(loaded.settings.data);
-  if (!missing.empty()) return {loaded.settings, substitute_vocabulary(loaded.settings, missing)};
+  if (!missing.empty()) return {loaded.settings, substitute_vocabulary(loaded.settings, missing), std::move(inputs)};
   const std::unique_ptr<Dataset> data = open_data(loaded.settings.data);
   check_against_data(loaded, *data);
-  return {loaded.settings, data->vocabulary()};
+  return {loaded.settings, data->vocabulary(), std::move(inputs)};
 }
 
 /// Returns nothing if other programs have disturbed the measurement of the peak so much that `rate` exceeds it, or if
@@ -182,7 +186,10 @@ void run(BenchModelArguments& arguments) {
   for (const std::int64_t n : arguments.lengths)
     settings.push_back(bench_model_settings(whole, n, subject.vocabulary, device));
   std::optional<AtomicFile> file;  // created before the work, so that a wrong path fails early
-  if (!arguments.json.empty()) file.emplace(arguments.json);
+  if (!arguments.json.empty()) {
+    refuse_replacing_inputs(subject.inputs, arguments.json, "--json-file");
+    file.emplace(arguments.json);
+  }
   const Machine machine = read_machine();
   Roofline roofline;
   const auto measure = [&] {

@@ -1,5 +1,6 @@
 // furlong evaluate: measures a trained model on held-out data.
 #include <algorithm>
+#include <cmath>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -235,6 +236,13 @@ void run_suite(Model& model, const EvaluateArguments& options, const std::string
   print_json(object);
 }
 
+/// After the results are printed: a script must not continue with them.
+void throw_if_not_finite(const Evaluation& found, const std::string& path) {
+  if (!std::isfinite(found.loss))
+    throw MachineError("{}: the loss is not finite, because numbers overflow in the model; check its weights and dtype",
+                       path);
+}
+
 void run(const EvaluateArguments& options) {
   set_thread_count(static_cast<int>(options.threads));
   const std::filesystem::path path = checkpoint_of(options.run);
@@ -271,7 +279,7 @@ void run(const EvaluateArguments& options) {
     if (options.by_position) object["by_position"] = as_json(findings.positions);
     if (!options.lengths.empty()) object["lengths"] = as_json(findings.lengths);
     print_json(object);
-    return;
+    return throw_if_not_finite(findings.found, path.string());
   }
   const std::string rows = rows_of(settings);
   fmt::print("{} (step {}) on the {} split of {}, {} tokens in {} {}\n", path.string(), step, options.split, on.path(),
@@ -285,6 +293,7 @@ void run(const EvaluateArguments& options) {
   print_measures(findings.measures);
   if (options.by_position) print_positions(findings.positions);
   if (!options.lengths.empty()) print_lengths(findings.lengths);
+  throw_if_not_finite(findings.found, path.string());
 }
 
 }  // namespace

@@ -171,6 +171,9 @@ void report_reading(const ReadSummary& summary, const char* empty_are) {
         "{} of {} sequences have more than {} tokens, special ones included (--sequence-length, by default "
         "data.sequence_length); only the first of these were used",
         summary.cut, summary.sequences, summary.cut_tokens);
+  if (summary.not_finite > 0)
+    log_warn("{} of {} scores are not finite, because numbers overflow in the model; check its weights and dtype",
+             summary.not_finite, summary.sequences);
   if (summary.untrained_mutations > 0)
     log_warn(
         "{} mutations are from or to tokens that training left out of its loss (data.ignore_tokens), and have "

@@ -28,6 +28,7 @@
 #include "trainers/model/objective.h"
 #include "trainers/train/signals.h"
 #include "trainers/train/train.h"
+#include "trainers/train/validation.h"
 
 namespace furlong::command_line {
 namespace {
@@ -222,6 +223,25 @@ void warn_about_validation(const std::vector<SweepRun>& runs) {
         "trainer.validation_batches=0 reads the whole split");
 }
 
+/// Warns if validations of the runs measure different targets, so that the order of the table means nothing.
+void warn_about_targets(const std::vector<SweepRun>& runs) {
+  const Settings& first = runs.front().loaded.settings;
+  const auto validated = [](const Settings& settings) {  // of a mixture the first dataset
+    const std::vector<DataSource> mixture = settings.data.mixture();
+    return mixture.empty() ? std::filesystem::path() : mixture.front().dataset;
+  };
+  std::set<std::string> keys;
+  for (const SweepRun& run : runs) {
+    const Settings& settings = run.loaded.settings;
+    for (std::string& key : changed_targets(first, settings)) keys.insert(std::move(key));
+    if (validated(settings) != validated(first))
+      keys.insert(settings.data.sources.empty() ? "data.dataset" : "data.sources");
+  }
+  if (!keys.empty())
+    log_warn("the runs differ in {}, so their validations measure different targets, and their losses do not compare",
+             config::join(std::vector<std::string>(keys.begin(), keys.end()), ", "));
+}
+
 void print_plan(const std::vector<SweepRun>& runs) {
   for (std::size_t i = 0; i < runs.size(); ++i) {
     std::string overrides;
@@ -302,7 +322,10 @@ int run(const SweepArguments& options) {
     if (!options.json.empty() && environment.rank == 0) probe_json(options.json);
     return planned;
   });
-  if (options.index == 0) warn_about_validation(runs);
+  if (options.index == 0) {
+    warn_about_targets(runs);
+    warn_about_validation(runs);
+  }
   if (options.dry_run) {
     print_plan(runs);
     return 0;

@@ -108,18 +108,23 @@ void warn_of_few_tokens(const ObservedModel& observed, const char* constants) {
       constants, observed.tokens(), observed.data().path(), enough);
 }
 
-void calibrate(ObservedModel& teacher, Model& student) {
+void calibrate(ObservedModel& teacher, Model& student, const std::vector<bool>& wanted) {
   if (!has_constants(student.settings)) return;
   warn_of_few_tokens(teacher, "centers, scales and constants of feature maps");
   const auto mechanisms = mechanisms_of(student, teacher.batch(0));
   run_layers(teacher, [&](const layers::ForwardContext& context, const layers::ObservedAttention& seen,
                           std::size_t batch, std::int64_t layer) {
+    if (!wanted[at(layer)]) return;
     layers::ForwardContext counting = context;
     counting.training = true;                            // adds to the statistics
     counting.attention_mask.keys = teacher.real(batch);  // batches of windows mask no padding
     applied(*mechanisms[at(layer)], counting, seen);
   });
-  student.redraw(0);  // draws the random projection of step 0 again and updates the constants
+  for (std::size_t layer = 0; layer < wanted.size(); ++layer) {
+    if (!wanted[layer]) continue;
+    if (student.decoder) student.decoder->update_constants(layer);
+    if (student.encoder) student.encoder->update_constants(layer);
+  }
 }
 
 std::vector<HeadApproximation> measure_approximation(ObservedModel& teacher, Model& student,

@@ -35,9 +35,9 @@ std::int64_t tokens_for_constants(const Settings& settings);
 /// Logs a warning if the data has fewer tokens than tokens_for_constants(). `constants` starts the line.
 void warn_of_few_tokens(const ObservedModel& observed, const char* constants);
 
-/// Sets the centers, scales and constants of the student's feature maps from the teacher's queries and keys, as
-/// training would. Does nothing if the feature maps have no constants.
-void calibrate(ObservedModel& teacher, Model& student);
+/// Sets the centers, scales and constants of the feature maps of the student's layers in `wanted` from the teacher's
+/// queries and keys, as training would. Does nothing if the feature maps have no constants.
+void calibrate(ObservedModel& teacher, Model& student, const std::vector<bool>& wanted);
 
 /// Approximation error of one head, measured on the teacher's queries, keys and values.
 struct HeadApproximation {

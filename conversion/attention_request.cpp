@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 
+#include "framework/core/log.h"
 #include "layers/attention/linear/random_projection.h"
 #include "layers/attention/mechanism.h"
 
@@ -49,6 +50,15 @@ bool projects_sequence(const std::string& mechanism) { return layers::mechanism_
 bool any_of_heads(const HeadMechanisms& mechanisms, bool (*wanted)(const std::string&)) {
   return std::any_of(mechanisms.begin(), mechanisms.end(),
                      [&](const auto& heads) { return std::any_of(heads.begin(), heads.end(), wanted); });
+}
+
+/// Returns the mechanisms of the layers that `layers` does not contain.
+HeadMechanisms unchanged_layers(const HeadMechanisms& all, const std::vector<bool>& layers) {
+  HeadMechanisms others;
+  for (std::size_t layer = 0; layer < all.size(); ++layer) {
+    if (!layers[layer]) others.push_back(all[layer]);
+  }
+  return others;
 }
 
 }  // namespace
@@ -164,30 +174,59 @@ void set_features(const AttentionCandidate& candidate, std::int64_t features, la
   if (!ops::can_cancel(candidate.map)) attention.denominator_guard = defaults.denominator_guard;
 }
 
+void refuse_changing_others(const layers::ModelConfig& before, const std::vector<bool>& layers,
+                            layers::AttentionConfig after) {
+  const HeadMechanisms others = unchanged_layers(head_mechanisms(before), layers);
+  const layers::AttentionConfig& theirs = before.attention;
+  const auto refuse = [](const std::string& what) {
+    throw UserError(
+        "--attention: the layers that --layers leaves unchanged use {}, and a model has one feature map, window and "
+        "projected length for all heads; convert these layers too, or choose the same",
+        what);
+  };
+  if (any_of_heads(others, is_hybrid) && after.softmax_window != theirs.softmax_window)
+    refuse(fmt::format("a window of {} tokens", theirs.softmax_window));
+  if (any_of_heads(others, projects_sequence) && after.projected_length != theirs.projected_length)
+    refuse(fmt::format("a projected length of {}", theirs.projected_length));
+  after.softmax_window = theirs.softmax_window;  // of the converted layers alone
+  after.projected_length = theirs.projected_length;
+  if (after.n_features == 0) after.n_features = theirs.n_features;  // follows from the map
+  if (any_of_heads(others, has_features) && !(after == theirs))
+    refuse(fmt::format("{} (m = {})", theirs.feature_map, theirs.n_features));
+}
+
+void warn_of_lost_window(std::int64_t before, const layers::AttentionConfig& after) {
+  const auto mechanisms = layers::mechanisms_of(after);
+  const bool lost = std::any_of(mechanisms.begin(), mechanisms.end(), [](const layers::MechanismInfo* info) {
+    return info->window != &layers::AttentionConfig::window;
+  });
+  if (before > 0 && lost)
+    log_warn(
+        "the source attends to a sliding window of {} tokens (model.attention.window), which linear and softmax "
+        "attention keep; windowed and linformer attend to all tokens",
+        before);
+}
+
 void apply_request(const AttentionRequest& request, std::int64_t features, const std::vector<bool>& layers,
                    const std::vector<std::vector<bool>>& keep_softmax, layers::ModelConfig& model) {
   HeadMechanisms mechanisms = head_mechanisms(model);
-  HeadMechanisms others;  // of unchanged layers
+  const HeadMechanisms others = unchanged_layers(mechanisms, layers);
   for (std::size_t layer = 0; layer < mechanisms.size(); ++layer) {
-    if (!layers[layer]) {
-      others.push_back(mechanisms[layer]);
-      continue;
-    }
+    if (!layers[layer]) continue;
     for (std::size_t head = 0; head < mechanisms[layer].size(); ++head)
       mechanisms[layer][head] = keep_softmax[layer][head] ? layers::softmax_attention : request.mechanism;
   }
   layers::AttentionConfig& attention = model.attention;
+  const layers::ModelConfig before = model;
   if (request.candidate) {
-    const layers::AttentionConfig before = attention;
-    set_features(*request.candidate, features, attention);
-    if (any_of_heads(others, has_features) && !(attention == before))
-      throw UserError(
-          "--attention: the layers that --layers leaves unchanged use {}, and a model has one feature map for all "
-          "heads; convert these layers too, or choose the same feature map",
-          before.feature_map);
+    const bool same = features == 0 && any_of_heads(others, has_features);
+    set_features(*request.candidate, same ? attention.n_features : features, attention);
   } else if (features > 0) {
     throw UserError("--features {}: {} has no features; remove --features", features, request.mechanism);
   }
+  const auto size = layers::mechanism_info(request.mechanism).size;
+  if (size && (request.size > 0 || !any_of_heads(others, projects_sequence))) attention.*size = request.size;
+  refuse_changing_others(before, layers, attention);
   if (!any_of_heads(mechanisms, has_features)) {  // reset all keys that only features use
     layers::AttentionConfig plain = attention.plain();
     plain.window = attention.window;
@@ -197,7 +236,6 @@ void apply_request(const AttentionRequest& request, std::int64_t features, const
     attention = plain;
   }
   const layers::AttentionConfig defaults;
-  if (const auto size = layers::mechanism_info(request.mechanism).size) attention.*size = request.size;
   if (!any_of_heads(mechanisms, is_hybrid)) attention.softmax_window = defaults.softmax_window;
   if (!any_of_heads(mechanisms, projects_sequence)) {
     attention.projected_length = defaults.projected_length;

@@ -43,9 +43,17 @@ std::vector<bool> parse_selection(const std::string& text, std::int64_t count, c
 /// number is out of range.
 std::vector<std::vector<bool>> parse_head_selection(const std::string& text, const layers::ModelConfig& model);
 
+/// Throws UserError if layers outside `layers` use settings of attention that differ between `before` and `after`: all
+/// heads of a model share them.
+void refuse_changing_others(const layers::ModelConfig& before, const std::vector<bool>& layers,
+                            layers::AttentionConfig after);
+
+/// Warns if the new attention does not have the sliding window of the source, `before` tokens; 0 is none.
+void warn_of_lost_window(std::int64_t before, const layers::AttentionConfig& after);
+
 /// Sets the requested attention in `model` for the selected layers, except that heads in `keep_softmax` use softmax.
-/// Other layers stay unchanged. `features` is the number m of random features per head, 0 for the default. Throws
-/// UserError if unchanged layers need another feature map than the requested one, because a model has only one.
+/// Other layers stay unchanged. `features` is the number m of random features per head; 0 is that of unchanged
+/// layers, or the default. Throws UserError as refuse_changing_others().
 void apply_request(const AttentionRequest& request, std::int64_t features, const std::vector<bool>& layers,
                    const std::vector<std::vector<bool>>& keep_softmax, layers::ModelConfig& model);
 

@@ -139,6 +139,8 @@ Settings with_overrides(const Settings& wanted, const ConvertOptions& options, S
   reset_unused_keys(table, asked);
   apply_overrides(changed, options.overrides, name, asked);
   reset_unused_keys(table, asked);
+  if (!(changed.model.attention == source.model.attention))
+    warn_of_lost_window(source.model.attention.window, changed.model.attention);
   if (!(changed.model == source.model)) drop_training_settings(changed);
   std::vector<std::string> given;
   for (const auto& [path, place] : asked) {
@@ -240,7 +242,9 @@ class Conversion {
     result_.automatic = choose_attention(observed, model, automatic);
     if (!result_.automatic->map) return;
     const LinearChoice& map = *result_.automatic->map;
+    const layers::ModelConfig before = model;
     set_features(map.candidate, map.candidate.is_random() ? map.m : 0, model.attention);
+    refuse_changing_others(before, selection.layers, model.attention);
     set_head_mechanisms(model, result_.automatic->mechanisms);
   }
 
@@ -307,7 +311,7 @@ class Conversion {
           "--data: with model.rotary_placement: {} the queries and keys differ from the source's and cannot be "
           "compared; remove --data, and measure with furlong analyze after training",
           name_of(student.settings.model.rotary_placement));
-    calibrate(observed, student);
+    calibrate(observed, student, selection.layers);
     for (TensorReport::Named& one : result_.tensors.reinitialized) {
       for (const char* constant : {".statistics", ".query_center", ".key_center", ".scaling", ".oprf_a"}) {
         if (one.name.ends_with(constant)) one.note = "measured on the data";

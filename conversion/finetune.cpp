@@ -117,7 +117,7 @@ void measure_constants(const Settings& settings, SourceModel& teacher, Model& st
   wanted.tokens = enough_tokens;
   log_info("measuring the constants of {} on the CPU", settings.model.attention.feature_map);
   ObservedModel observed(teacher.model, wanted);
-  calibrate(observed, student);
+  calibrate(observed, student, std::vector<bool>(static_cast<std::size_t>(settings.model.n_layers), true));
   log_info("measured the constants of {} on {} tokens", settings.model.attention.feature_map, observed.tokens());
 }
 

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "conversion/attention_request.h"
 #include "conversion/finetune.h"
 
 namespace furlong {
@@ -155,7 +156,9 @@ FinetunePlan plan_finetune(const FinetuneOptions& options, const Settings& teach
   LoadedSettings read = read_settings_file(options.config, options.overrides, defaults_from(base, has_given_student));
   if (!options.run_directory.empty()) read.settings.run_directory = options.run_directory;
   check_shape(read, base, has_given_student ? given : read.settings.finetune.source, has_given_student);
+  const std::int64_t window = read.settings.model.attention.window;
   reset_unused_keys(read);
+  if (!has_given_student) warn_of_lost_window(window, read.settings.model.attention);
   const fs::path& directory = read.settings.run_directory;
   // All stages share one model, whatever their sequence lengths.
   if (read.settings.model.max_sequence_length == 0)

@@ -1,6 +1,7 @@
 #include "evaluation/score.h"
 
 #include <algorithm>
+#include <cmath>
 #include <deque>
 #include <set>
 #include <utility>
@@ -135,6 +136,7 @@ class Scorer : public SequenceWork {
       untrained_tokens_.insert(model.vocabulary.id_of(symbol));
   }
   const TextCount& untrained() const { return untrained_; }
+  std::uint64_t not_finite() const { return not_finite_; }
 
   void window(const std::vector<Sequence>& sequences, const ShareDone& done) override {
     const Scores results = token_log_probabilities(model_, sequences, frame_, options_.batch_tokens, done);
@@ -188,6 +190,7 @@ class Scorer : public SequenceWork {
           "sequence {}: its only token has nothing before it, and so no probability; leave it out, or give "
           "--start a token",
           id_);
+    if (!std::isfinite(score_.log_likelihood)) ++not_finite_;
     untrained_.characters += untrained_here_;
     if (untrained_here_ > 0) ++untrained_.documents;
     output_.end(score_);
@@ -203,6 +206,7 @@ class Scorer : public SequenceWork {
   std::set<std::int32_t> untrained_tokens_;
   std::uint64_t untrained_here_ = 0;
   TextCount untrained_;
+  std::uint64_t not_finite_ = 0;
   std::size_t seen_ = 0;                              // tokens of a long sequence
   std::deque<std::pair<std::int32_t, double>> held_;  // its last tokens, which may be the frame's
 };
@@ -262,6 +266,7 @@ ReadSummary score(Model& model, const SequenceInput& input, ScoreFile& output, c
   read.progress = options.progress;
   ReadSummary summary = read_sequences(input, model.vocabulary, read, work);
   summary.untrained = work.untrained();
+  summary.not_finite = work.not_finite();
   output.finish();
   return summary;
 }

@@ -26,9 +26,17 @@ struct Rows {
   std::vector<double> x;         // [count, d]
   std::vector<double> features;  // [count, m]: logarithms or values
   std::vector<double> row_log;   // [count]
+  /// Keys: logarithms of their weights in every denominator, a·(k − b)/√d with centers a of queries and b of keys.
+  std::vector<double> log_weight;  // [count]
 };
 
 std::int64_t padded(std::int64_t n) { return (n + 15) / 16 * 16; }
+
+double inner(const double* a, const double* b, std::int64_t n) {
+  double sum = 0;
+  for (std::int64_t i = 0; i < n; ++i) sum += a[i] * b[i];
+  return sum;
+}
 
 /// Returns the selected rows of x [1, n, d], minus `center` [d] and times factor^power [d]. Both can be undefined.
 Rows rows_of(const Tensor& x, const std::vector<std::int64_t>& chosen, const Tensor& center, const Tensor& factor,
@@ -45,6 +53,18 @@ Rows rows_of(const Tensor& x, const std::vector<std::int64_t>& chosen, const Ten
       rows.x.push_back((all[at(row * rows.d + i)] - shift[at(i)]) * std::pow(psi[at(i)], power));
   }
   return rows;
+}
+
+/// Returns Rows::log_weight of the selected keys k [1, n, d].
+std::vector<double> log_weights(const Tensor& k, const std::vector<std::int64_t>& chosen, const Tensor& query_center,
+                                const Tensor& key_center) {
+  if (!query_center.defined()) return std::vector<double>(chosen.size(), 0.0);
+  const Rows keys = rows_of(k, chosen, key_center, Tensor{}, 1);
+  const std::vector<double> a = query_center.to_vector<double>();
+  std::vector<double> found;
+  for (std::int64_t j = 0; j < keys.count; ++j)
+    found.push_back(inner(a.data(), keys.x.data() + j * keys.d, keys.d) / std::sqrt(static_cast<double>(keys.d)));
+  return found;
 }
 
 /// The feature map of one head, with the tensors that it points to.
@@ -112,12 +132,6 @@ std::pair<std::vector<double>, std::vector<double>> scaled_rows(const std::vecto
   return {values, tops};
 }
 
-double inner(const double* a, const double* b, std::int64_t n) {
-  double sum = 0;
-  for (std::int64_t i = 0; i < n; ++i) sum += a[i] * b[i];
-  return sum;
-}
-
 /// Returns log Σ_f exp(a_f + b_f).
 double log_sum_exp(const double* a, const double* b, std::int64_t m) {
   double top = -HUGE_VAL, sum = 0;
@@ -151,21 +165,24 @@ std::vector<double> ratios(const Rows& queries, const Rows& keys, bool logarithm
   return found;
 }
 
-/// Computes Σ|w| and √Σw² of w_f = φ_f(q) Σ_j φ_f(k_j) over the keys visible to each query.
+/// Computes Σ|w| and √Σw² of w_f = φ_f(q) Σ_j c_j φ_f(k_j) over the keys visible to each query, with weights c of keys.
 double effective_features(const Rows& queries, const Rows& keys, const std::vector<bool>& sees, bool logarithms,
                           std::int64_t m) {
   std::vector<double> key_features = keys.features, top(at(m), 0.0);
   if (logarithms) {
     top.assign(at(m), -HUGE_VAL);
     for (std::int64_t j = 0; j < keys.count; ++j)
-      for (std::int64_t f = 0; f < m; ++f) top[at(f)] = std::max(top[at(f)], keys.features[at(j * m + f)]);
+      for (std::int64_t f = 0; f < m; ++f)
+        top[at(f)] = std::max(top[at(f)], keys.features[at(j * m + f)] + keys.log_weight[at(j)]);
     for (std::int64_t j = 0; j < keys.count; ++j)
       for (std::int64_t f = 0; f < m; ++f)
-        key_features[at(j * m + f)] = std::exp(keys.features[at(j * m + f)] - top[at(f)]);
+        key_features[at(j * m + f)] = std::exp(keys.features[at(j * m + f)] + keys.log_weight[at(j)] - top[at(f)]);
   } else {
-    const double largest = *std::max_element(keys.row_log.begin(), keys.row_log.end());
+    std::vector<double> logs = keys.row_log;
+    for (std::size_t j = 0; j < logs.size(); ++j) logs[j] += keys.log_weight[j];
+    const double largest = *std::max_element(logs.begin(), logs.end());
     for (std::int64_t j = 0; j < keys.count; ++j)
-      for (std::int64_t f = 0; f < m; ++f) key_features[at(j * m + f)] *= std::exp(keys.row_log[at(j)] - largest);
+      for (std::int64_t f = 0; f < m; ++f) key_features[at(j * m + f)] *= std::exp(logs[at(j)] - largest);
   }
   double sum = 0;
   std::int64_t counted = 0;
@@ -208,6 +225,7 @@ KernelStatistics of_head(const AttentionData& data, std::int64_t head, const Att
                                   key_rows = spread(sample.n_key(), most_keys);
   Rows queries = rows_of(sample.query, query_rows, own(constants.query_center), own(constants.scaling), 1);
   Rows keys = rows_of(sample.key, key_rows, own(constants.key_center), own(constants.scaling), -1);
+  keys.log_weight = log_weights(sample.key, key_rows, own(constants.query_center), own(constants.key_center));
   const Visibility visible(sample, 0);
   std::vector<bool> sees;
   for (const std::int64_t i : query_rows)

@@ -238,7 +238,6 @@ LraResult bench_lra(const LraRun& run, const LraOptions& options, LraBaselines& 
     result.dataset_options = options_of(TokenizedDataset::open(result.dataset));
   }
   const Device device = device_from_name(settings.device);
-  arena(device).reset_peak();
   const TrainResult trained = [&] {
     const StopRequests stop_requests;  // a signal during the last step stops the benchmark, too
     TrainResult one = train(run.loaded, {});

@@ -16,7 +16,6 @@
 #include "framework/io/text_file.h"
 #include "trainers/checkpoint/checkpoints.h"
 #include "trainers/settings/settings.h"
-#include "trainers/train/early_stopping.h"
 
 namespace furlong {
 namespace {
@@ -89,7 +88,9 @@ void read_metrics(RunFiles& run) {
   for (std::size_t i = 0; i < columns.step.size(); ++i) {
     const double loss = losses->second[i];
     const bool is_best = best != columns.values.end() ? best->second[i] == 1 : !(loss >= run.best_loss);
+    ++run.validations_since_best;
     if (!std::isnan(loss) && is_best) {
+      run.validations_since_best = 0;
       run.best_loss = loss;
       run.best_step = static_cast<std::int64_t>(columns.step[i]);
     }
@@ -114,15 +115,6 @@ void flatten(const nlohmann::ordered_json& value, const std::string& path,
   for (const auto& [name, member] : value.items()) flatten(member, path.empty() ? name : path + "." + name, keys);
 }
 
-/// Whether the last validations are those after which training stops early.
-bool was_stopped_early(const RunFiles& run, std::int64_t patience) {
-  const auto validation = run.splits.find("validation");
-  if (validation == run.splits.end() || !validation->second.values.contains("loss")) return false;
-  EarlyStopping replayed(patience);
-  for (const double loss : validation->second.values.at("loss")) replayed.note(0, loss);
-  return replayed.is_due();
-}
-
 void read_config(RunFiles& run) {
   const std::filesystem::path file = run.path / "config.yaml";
   std::error_code code;
@@ -132,7 +124,8 @@ void read_config(RunFiles& run) {
     const Settings settings = from_checkpoint_text(run.config_text, file.string()).settings;
     flatten(to_json(settings), "", run.config);
     run.max_steps = settings.trainer.max_steps;
-    run.stopped_early = was_stopped_early(run, settings.trainer.early_stopping_patience);
+    const std::int64_t patience = settings.trainer.early_stopping_patience;
+    run.stopped_early = patience > 0 && run.validations_since_best >= patience;
   } catch (const UserError& error) {
     run.problems.emplace_back(error.what());
   }

@@ -41,6 +41,7 @@ struct RunFiles {
   /// Lowest validation loss and its step.
   double best_loss = std::numeric_limits<double>::quiet_NaN();
   std::int64_t best_step = 0;
+  std::int64_t validations_since_best = 0;
   std::filesystem::file_time_type changed;  ///< of metrics.jsonl
   std::vector<std::string> problems;        ///< files that could not be read, one line each
 

@@ -63,13 +63,14 @@ struct ReadOptions {
 };
 
 struct ReadSummary {
-  std::uint64_t sequences = 0;  ///< without the empty ones
-  std::uint64_t empty = 0;      ///< empty sequences, which are left out
-  std::uint64_t tokens = 0;     ///< frames included
-  std::uint64_t mapped = 0;     ///< letters that were read as the unknown one
-  std::uint64_t unknown = 0;    ///< unknown tokens of a tokenizer
-  TextCount ignored;            ///< characters that a tokenizer leaves out
-  TextCount untrained;          ///< scored tokens that training left out of its loss; only score() counts them
+  std::uint64_t sequences = 0;   ///< without the empty ones
+  std::uint64_t empty = 0;       ///< empty sequences, which are left out
+  std::uint64_t tokens = 0;      ///< frames included
+  std::uint64_t mapped = 0;      ///< letters that were read as the unknown one
+  std::uint64_t unknown = 0;     ///< unknown tokens of a tokenizer
+  TextCount ignored;             ///< characters that a tokenizer leaves out
+  TextCount untrained;           ///< scored tokens that training left out of its loss; only score() counts them
+  std::uint64_t not_finite = 0;  ///< scores that are no finite number; only score() counts them
   std::uint64_t untrained_mutations = 0;  ///< from or to such tokens; only score_mutations() counts them
   std::uint64_t cut = 0;                  ///< sequences of which only the first `cut_tokens` were kept
   std::int64_t cut_tokens = 0;            ///< of ReadOptions

@@ -75,6 +75,8 @@ class Decoder {
   /// the constants from the steps before. `only` is the one layer that ran in training in the step before: constants
   /// and statistics of other layers then stay unchanged instead of decaying. Without `only`, updates all layers.
   void redraw(std::uint64_t seed, std::int64_t step, std::optional<std::size_t> only = std::nullopt);
+  /// Updates the constants of one layer's feature maps from its statistics.
+  void update_constants(std::size_t layer) { blocks_[layer]->update_constants(); }
   const ModelConfig& config() const { return config_; }
 
  private:

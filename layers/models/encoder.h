@@ -49,6 +49,8 @@ class Encoder {
   void redraw(std::uint64_t seed, std::int64_t step, std::optional<std::size_t> only = std::nullopt) {
     trunk_.redraw(seed, step, only);
   }
+  /// See Decoder::update_constants.
+  void update_constants(std::size_t layer) { trunk_.update_constants(layer); }
   const ModelConfig& config() const { return trunk_.config(); }
 
  private:

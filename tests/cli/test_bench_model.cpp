@@ -123,6 +123,7 @@ TEST_F(BenchModelProgram, RejectsInvalidInputBeforeMeasuring) {
   refused({"--lengths", "8,8"}, {"--lengths 8,8: 8 is listed twice"});
   refused({"--dtype", "float64"}, {"--dtype", "expected float32 or bfloat16"});
   refused({"--json-file", path("none/model.json")}, {"none/model.json"});
+  refused({"--json-file", path("model.yaml")}, {"model.yaml: is both input and output; choose another --json-file"});
   refused({"--set", "model.n_heads=3"}, {"model.n_heads"});
   refused({"--lengths", "8k", "--batch", "1000000", "--set", "model.max_sequence_length=8192"},
           {"this configuration needs", "data.batch_size"});

@@ -252,20 +252,22 @@ TEST_F(ProgramTest, RejectsImportedModelAsNewestCheckpoint) {
   EXPECT_EQ(train("5").status, 0);
 }
 
-TEST_F(ProgramTest, NamesFirstTensorWithValuesThatAreNotFinite) {
+TEST_F(ProgramTest, ReportsValuesThatAreNotFinite) {
   prepare();
   ASSERT_EQ(
       furlong(train_arguments(set({"trainer.max_steps=2", "trainer.sample_tokens=0", "trainer.sample_prompt=null"})))
           .status,
       0);
-  const std::string first = "parameters/blocks.1.feedforward.output.weight", broken = path("broken.h5");
-  {
+  const std::string first = "parameters/blocks.1.feedforward.output.weight", gain = "parameters/final_norm.gain",
+                    broken = path("broken.h5"), overflowing = path("overflowing.h5");
+  for (const bool breaks : {true, false}) {
     const CheckpointReader whole = CheckpointReader::open(path("run/checkpoints/step_00000002.h5"));
-    CheckpointWriter writer(broken);
+    CheckpointWriter writer(breaks ? broken : overflowing);
     for (const TensorInfo& info : whole.tensors("parameters/")) {
       std::vector<float> values(info.bytes / sizeof(float));
       whole.read(info.name, values.data(), info.bytes);
-      if (info.name == first || info.name == "parameters/final_norm.gain") values.back() = std::nanf("");
+      if (breaks && (info.name == first || info.name == gain)) values.back() = std::nanf("");
+      if (!breaks && info.name == gain) std::fill(values.begin(), values.end(), 3e38f);
       writer.tensor(info.name, info.dtype, info.shape, values.data());
     }
     for (const char* name : {"config", "vocabulary"}) writer.text(name, whole.text(name));
@@ -277,6 +279,12 @@ TEST_F(ProgramTest, NamesFirstTensorWithValuesThatAreNotFinite) {
   expect_user_error(furlong({"generate", broken, "--prompt", "a"}), parts);
   expect_user_error(furlong({"export", broken, path("exported")}), parts);
   EXPECT_FALSE(fs::exists(path("exported")));
+  const Finished evaluated = furlong({"evaluate", overflowing, "--json"});
+  EXPECT_EQ(evaluated.status, 1);
+  EXPECT_THAT(evaluated.err, HasSubstr(overflowing + ": the loss is not finite"));
+  EXPECT_THAT(evaluated.out, HasSubstr("\"loss\": null"));
+  const std::string text = file("sequences.txt", "abab\nbaba\n");
+  EXPECT_THAT(furlong({"score", overflowing, text}).err, HasSubstr("2 of 2 scores are not finite"));
 }
 
 TEST_F(ProgramTest, ReportsDamagedDatasetInOneLine) {

@@ -37,6 +37,14 @@ class SweepProgramTest : public testing::WithProgram {
     all.insert(all.end(), more.begin(), more.end());
     return furlong(all);
   }
+  /// Expects a user error after the warning that runs of different data do not compare.
+  void expect_refused(const std::vector<std::string>& parts) const {
+    Finished found = run();
+    const std::size_t error = found.err.find("error: ");
+    EXPECT_THAT(found.err.substr(0, error), HasSubstr("warning: the runs differ in data.dataset, data.task, so their"));
+    found.err.erase(0, error);
+    expect_user_error(found, parts);
+  }
   Json table() const { return Json::parse(content(path("table.json")))["runs"]; }
   std::string metrics(const std::string& run) const { return content(path("out/" + run + "/metrics.jsonl")); }
 
@@ -162,6 +170,26 @@ TEST_F(SweepProgramTest, WarnsIfRunsValidateDifferentParts) {
               HasSubstr("their losses do not compare"));
 }
 
+TEST_F(SweepProgramTest, WarnsIfRunsValidateDifferentTargets) {
+  file("base.yaml", R"(
+data: {dataset: a.h5, sequence_length: 16}
+model: {architecture: encoder}
+objective: {name: masked_tokens}
+trainer: {validation_batches: 0}
+)");
+  const auto warnings = [&](const std::string& grid) {
+    sweep("grid: {" + grid + "}\n");
+    const Finished done = furlong({"sweep", path("sweep.yaml"), "--dry-run"});
+    EXPECT_EQ(done.status, 0) << done.err;
+    return done.err;
+  };
+  const auto differ = [](const std::string& keys) { return HasSubstr("the runs differ in " + keys + ", so their"); };
+  EXPECT_THAT(warnings("objective.mask_probability: [0.1, 0.2]"), differ("objective.mask_probability"));
+  EXPECT_THAT(warnings("data.dataset: [a.h5, b.h5], data.packing: [none, documents]"),
+              differ("data.dataset, data.packing"));
+  EXPECT_THAT(warnings("seed: [1, 2]"), Not(HasSubstr("the runs differ")));
+}
+
 TEST_F(SweepProgramTest, TrainsOneRunByIndex) {
   sweep("list: [{seed: 1}, {seed: 2}, {seed: 3}]\n");
   ASSERT_EQ(run({"--index", "2"}).status, 0);
@@ -213,7 +241,7 @@ TEST_F(SweepProgramTest, FailingRunDoesNotStopTheOthers) {
 
 TEST_F(SweepProgramTest, MissingDatasetIsReportedBeforeTheFirstRun) {
   sweep("list: [{seed: 1}, {seed: 2, data.task: none, data.task_symbols: null, data.dataset: nowhere.h5}]\n");
-  expect_user_error(run(), {"nowhere.h5 does not exist; expected a tokenized dataset"});
+  expect_refused({"nowhere.h5 does not exist; expected a tokenized dataset"});
   EXPECT_FALSE(fs::exists(path("out")));
   expect_user_error(run({"--dry-run"}), {"--dry-run excludes --json-file"});
   const Finished planned = furlong({"sweep", path("sweep.yaml"), "--dry-run"});
@@ -310,7 +338,7 @@ TEST_F(SweepProgramTest, ChecksDatasetsOfRunsToTrainBeforeTheFirstRun) {
     return "{data.task: null, data.task_symbols: null, data.dataset: " + name + "}";
   };
   sweep("list: [{data.task: copy}, " + with_dataset(file("bad.h5", "no dataset")) + "]\n");
-  expect_user_error(run(), {"dataset=", "bad.h5"});
+  expect_refused({"dataset=", "bad.h5"});
   EXPECT_FALSE(fs::exists(path("out")));
   // A dataset that does not fit its run.
   sweep("list: [{data.task: copy}, " + with_dataset(path("good.h5")) + "]\n");

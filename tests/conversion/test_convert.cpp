@@ -6,55 +6,15 @@
 #include <sstream>
 
 #include "conversion/attention_request.h"
-#include "datasets/prepare/dataset_writer.h"
-#include "datasets/tokenizers/tokenizer.h"
 #include "framework/core/log.h"
-#include "tests/conversion/tiny_models.h"
-#include "tests/temporary_folder.h"
+#include "tests/conversion/convert_testing.h"
 
 namespace furlong {
 namespace {
 
 using namespace furlong::testing;
 using ::testing::HasSubstr;
-
-class Convert : public WithTemporaryFolder {
- protected:
-  /// Returns options for a model, written to the test's folder.
-  ConvertOptions from(const TinyModel& model) {
-    ConvertOptions options;
-    options.source = model.write(folder_ / "source");
-    options.destination = path("out.h5");
-    options.overwrite = true;
-    return options;
-  }
-  /// Writes random letters in documents of 11 tokens, with the tokenizer of every tiny model.
-  ObservedBatches store() {
-    const Vocabulary vocabulary = Vocabulary::of_tokenizer(load_tokenizer(letters_tokenizer(folder_ / "letters")));
-    DatasetWriter writer(path("store.h5"), vocabulary, {});
-    std::mt19937 random(5);
-    for (int document = 0; document < 60; ++document) {
-      std::vector<std::int32_t> ids{2};
-      for (int i = 0; i < 9; ++i) ids.push_back(5 + static_cast<std::int32_t>(random() % 20));
-      writer.append(std::span<const std::int32_t>(ids));
-      writer.end_document();
-    }
-    writer.finish("{}");
-    ObservedBatches batches;
-    batches.store = path("store.h5");
-    batches.split = Split::train;
-    batches.batch_size = 4;
-    batches.batches = 2;
-    batches.sequence_length = 11;
-    return batches;
-  }
-  std::string refused(const ConvertOptions& options) {
-    const std::string message = message_of<UserError>([&] { convert(options); });
-    EXPECT_FALSE(std::filesystem::exists(options.destination)) << message;
-    return message;
-  }
-  Settings settings_of_result() { return open_source_model(path("out.h5")).model.settings; }
-};
+using Convert = ConvertTest;
 
 TEST(AttentionRequest, ParsesEveryForm) {
   EXPECT_EQ(attention_request("softmax").mechanism, "softmax");
@@ -112,38 +72,6 @@ TEST_F(Convert, KeepsWeightsAndListsNewParameters) {
   options.cost_at = 65536;
   const ConversionResult far = convert(options);
   EXPECT_LT(far.flops, far.source_flops / 100);
-}
-
-TEST_F(Convert, ConvertsSelectedLayersAndHeads) {
-  ConvertOptions options = from(tiny_gpt2());
-  options.attention = "favor_positive";
-  options.features = 24;
-  options.layers = "1";
-  convert(options);
-  EXPECT_EQ(settings_of_result().model.attention.layer_mechanisms, (std::vector<std::string>{"softmax", "linear"}));
-  EXPECT_EQ(settings_of_result().model.attention.n_features, 24);
-
-  options.heads_keep_softmax = "1:0";
-  convert(options);
-  EXPECT_EQ(settings_of_result().model.attention.layer_mechanisms,
-            (std::vector<std::string>{"softmax", "softmax linear"}));
-
-  options.layers.clear();
-  options.heads_keep_softmax = "0-1:0";
-  convert(options);
-  EXPECT_TRUE(settings_of_result().model.attention.layer_mechanisms.empty());
-  EXPECT_EQ(settings_of_result().model.attention.head_mechanisms, (std::vector<std::string>{"softmax", "linear"}));
-
-  // Converts the first result back to softmax everywhere.
-  std::filesystem::copy(path("out.h5"), path("first.h5"));
-  ConvertOptions again = options;
-  again.source = path("first.h5");
-  again.attention = "softmax";
-  again.features = 0;
-  again.heads_keep_softmax.clear();
-  const ConversionResult back = convert(again);
-  EXPECT_EQ(settings_of_result().model.attention, settings_of_result().model.attention.plain());
-  EXPECT_EQ(back.tensors.left_behind.size(), 2U);  // random projections
 }
 
 TEST_F(Convert, RejectsInvalidOptions) {

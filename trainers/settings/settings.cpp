@@ -133,7 +133,10 @@ void fit_schedule(LoadedSettings& read) {
     steps = fitting;
   };
   const bool decays_last = schedule.name == "warmup_stable_decay";
-  const std::int64_t least_decay = decays_last || schedule.decay_steps > 0 ? 1 : 0;
+  // Somebody may want a run that only warms up, but not by default.
+  const bool decays = schedule.name == "linear" || schedule.name == "cosine";
+  const bool adapts_silently = !read.origins.contains("schedule.warmup_steps");
+  const std::int64_t least_decay = decays_last || schedule.decay_steps > 0 || (decays && adapts_silently) ? 1 : 0;
   if (schedule.warmup_steps + least_decay > max_steps && schedule.warmup_steps > 0)
     shorten("schedule.warmup_steps", schedule.warmup_steps,
             std::max<std::int64_t>(max_steps / 10, schedule.name == "inverse_square_root" ? 1 : 0));

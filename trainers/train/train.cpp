@@ -1,6 +1,7 @@
 #include "trainers/train/train.h"
 
 #include "communication/process_group.h"
+#include "framework/core/arena.h"
 #include "framework/core/gpu_engine.h"
 #include "framework/core/log.h"
 #include "framework/core/parallel.h"
@@ -202,7 +203,9 @@ TrainResult train(const LoadedSettings& loaded, const TrainOptions& options) {
     // Report a bad path before the run directory is created. A job that continues its own run no longer needs it.
     if (options.resume == TrainOptions::Resume::path && !was_begun_by_this_job(loaded.settings.run_directory))
       checkpoint_of(options.checkpoint);
-    run.emplace(loaded.settings, set_up_run(loaded, options, group), options, group, stop_requests);
+    RunSetup setup = set_up_run(loaded, options, group);
+    arena(setup.device).reset_peak();  // memory_bytes is of this run, not of earlier ones of this process
+    run.emplace(loaded.settings, std::move(setup), options, group, stop_requests);
     TrainResult result = run->train();
     result.is_first = group.is_first();
     run.reset();

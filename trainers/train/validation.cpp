@@ -34,6 +34,30 @@ UserError no_targets(const Settings& settings, const Dataset& data, Split split,
 double Evaluation::perplexity() const { return std::exp(loss); }
 double Evaluation::bits_per_token() const { return loss / std::numbers::ln2; }
 
+std::string validation_rows(const Settings& settings) {
+  return settings.data.sampler == "sequential" ? "random" : settings.data.sampler;
+}
+
+std::vector<std::string> changed_targets(const Settings& before, const Settings& now) {
+  std::vector<std::string> keys;
+  const auto compare = [&](const char* key, const auto& value_of) {
+    if (value_of(before) != value_of(now)) keys.emplace_back(key);
+  };
+  compare("data.packing", [](const Settings& one) { return one.data.packing; });
+  compare("data.stateful", [](const Settings& one) { return one.data.stateful; });
+  compare("data.ignore_tokens", [](const Settings& one) { return one.data.ignore_tokens; });
+  compare("data.task", [](const Settings& one) { return one.data.task; });
+  compare("data.task_pairs", [](const Settings& one) { return one.data.task_pairs; });
+  compare("objective.mask_probability", [](const Settings& one) { return one.objective.mask_probability; });
+  compare("objective.mask_token_fraction", [](const Settings& one) { return one.objective.mask_token_fraction; });
+  compare("objective.random_token_fraction", [](const Settings& one) { return one.objective.random_token_fraction; });
+  // Errors of attention are means over batches, of the layers' inputs in this model or in the teacher.
+  const auto transfers = [](const Settings& one) { return one.teacher.is_attention_transfer(); };
+  compare("teacher.input", [&](const Settings& one) { return transfers(one) ? one.teacher.input : ""; });
+  compare("data.batch_size", [&](const Settings& one) { return transfers(one) ? one.data.batch_size : 0; });
+  return keys;
+}
+
 void check_targets(const Settings& settings, const Vocabulary& vocabulary, const Dataset& data) {
   const std::int64_t max_batches = settings.trainer.validation_batches;
   const auto source = validation_source(settings, vocabulary, data);

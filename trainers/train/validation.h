@@ -1,6 +1,7 @@
 #pragma once
 #include <functional>
 #include <limits>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -64,6 +65,14 @@ Evaluation evaluate(Model& model, const Dataset& data, Split split, std::int64_t
 /// Evaluates the model on the validation split as its training run does: with the run's lengths and batches, and the
 /// first trainer.validation_batches of validation_source(). `share` and errors as above.
 Evaluation validate(Model& model, const Dataset& data, const WorkShare& share);
+
+/// Returns how validation reads the split: `data.sampler`, except that it reads windows in order whether training does
+/// or not.
+std::string validation_rows(const Settings& settings);
+
+/// Returns the keys that differ and decide which targets a validation measures, so that losses do not compare. Not how
+/// many samples of which length it reads.
+std::vector<std::string> changed_targets(const Settings& before, const Settings& now);
 
 /// Throws the UserError that validate() throws if there is no target, without a forward pass.
 void check_targets(const Settings& settings, const Vocabulary& vocabulary, const Dataset& data);

@@ -289,6 +289,16 @@ TEST(Analyze, EqualWeightsUseAllFeatures) {
   EXPECT_LT(kernel_statistics(large, {}, 40, 8, 1).effective_features, 4) << "few carry what large norms leave";
 }
 
+// One dimension: q' = ±0.5 around 1, k' = ±2; features 1 and x; keys weigh exp(±2).
+TEST(Analyze, CenteringWeighsKeysOfDenominators) {
+  AttentionSample sample = sample_of(1, 2, 1, 1, 1);
+  sample.query = Tensor::from(std::vector<double>{1.5, 0.5}, {1, 2, 1});
+  sample.key = Tensor::from(std::vector<double>{7, 3}, {1, 2, 1});
+  const double w1 = std::cosh(2), w2 = 0.5 * 2 * std::sinh(2), expected = (w1 + w2) * (w1 + w2) / (w1 * w1 + w2 * w2);
+  const AttentionCandidate candidate = attention_candidate("taylor:1+centering");
+  EXPECT_NEAR(kernel_statistics(AttentionData({sample}, false), candidate, 2, 2, 1).effective_features, expected, 1e-9);
+}
+
 TEST(Analyze, CenteringAndScalingReduceError) {
   AttentionSample sample = sample_of(1, 128, 1, 1, 16, 0.3);
   std::vector<double> q = sample.query.to_vector<double>(), k = sample.key.to_vector<double>();

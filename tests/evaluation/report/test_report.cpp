@@ -90,6 +90,10 @@ TEST_F(ReportTest, BestLossIsThatOfTheLastMarkedLine) {
   EXPECT_EQ(run.best_loss, 6);
   EXPECT_EQ(run.best_step, 3);
   EXPECT_EQ(run.splits.at("validation").values.count("best"), 0u) << "no curve";
+  const std::string patient = "data: {dataset: d.h5}\ntrainer: {max_steps: 9, early_stopping_patience: 2}\n";
+  const std::string anew = marked + validation_line(2, 5) + later + validation_line(4, 7);
+  EXPECT_EQ(read_run(write_run("anew", anew, patient)).state, RunState::stopped);
+  EXPECT_EQ(read_run(write_run("ended", anew + validation_line(5, 7), patient)).state, RunState::finished);
 }
 
 // The lock file of an active or killed training has its host's name; the end of a training empties the file.

@@ -116,6 +116,7 @@ TEST(ShortRuns, ScheduleFitsMaxSteps) {
     EXPECT_EQ(settings.schedule.decay_steps, c.decay) << c.text;
   }
   EXPECT_TRUE(warnings_of("", {"trainer.max_steps=10"}).empty()) << "a default adapts silently";
+  EXPECT_EQ(from("", {"trainer.max_steps=100"}).schedule.warmup_steps, 10) << "by default every run decays";
   EXPECT_THROW(from("", {"trainer.max_steps=20", "schedule.warmup_steps=50"}), UserError);
 }
 

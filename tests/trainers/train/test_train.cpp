@@ -128,6 +128,15 @@ TEST_F(TrainTest, WritesMetricsConfigAndCheckpoints) {
   EXPECT_EQ(last.text("metrics"), content(path("run/metrics.jsonl"))) << "checkpoints contain the metrics";
 }
 
+TEST_F(TrainTest, MemoryIsThatOfTheRunNotOfEarlierOnes) {
+  const auto memory = [&](const char* name, const char* length) {
+    run(name, {std::string("data.sequence_length=") + length});
+    return metrics(name).back()["memory_bytes"].get<double>();
+  };
+  const double large = memory("large", "128"), small = memory("small", "8");
+  EXPECT_LT(small, large / 2);
+}
+
 TEST_F(TrainTest, KeepsLastAndBestCheckpoints) {
   testing::write_store(store, misleading_text(), "0.5,0.4,0.1");
   run("run", {"trainer.max_steps=80", "trainer.validate_every=2", "optimizer.learning_rate=0.05",

@@ -35,14 +35,21 @@ bool count_needs(const Settings& settings, const Vocabulary& vocabulary, int pro
 
 }  // namespace
 
+std::int64_t reusable_bytes(const Device& device) {
+  const ArenaCounters counters = arena(device).counters();
+  return counters.system_bytes - counters.bytes_in_use;
+}
+
 bool check_memory(const Settings& settings, const Vocabulary& vocabulary, const Device& device,
                   const ProcessGroup& group) {
   MemoryShare share;
   const bool is_countable = count_needs(settings, vocabulary, group.size(), share);
   share.is_one_memory = device.has_host_memory();
   share.on_host = static_cast<std::int64_t>(read_machine().memory.available) / group.environment().local_world_size;
-  share.on_device = device.type == DeviceType::cuda ? require_gpu_engine(device.type).describe(device.index).free_bytes
-                                                    : share.on_host;
+  if (share.on_host > 0) share.on_host += reusable_bytes(Device{});
+  share.on_device = device.type == DeviceType::cuda
+                        ? require_gpu_engine(device.type).describe(device.index).free_bytes + reusable_bytes(device)
+                        : share.on_host;
   log_debug("estimated memory: step {} MiB of {} MiB available, checkpoint copy {} MiB", share.step >> 20,
             share.on_device >> 20, share.copy >> 20);
   if (!is_countable || !share.fits_step()) {

@@ -16,6 +16,10 @@ namespace furlong {
 bool check_memory(const Settings& settings, const Vocabulary& vocabulary, const Device& device,
                   const ProcessGroup& group);
 
+/// Returns the bytes that earlier work of this process has released, such as a run before this one. The device's arena
+/// keeps them for later tensors, so the system counts them as used.
+std::int64_t reusable_bytes(const Device& device);
+
 /// Required and available memory in bytes.
 struct MemoryShare {
   std::int64_t step = 0;       ///< tensors of one step, on the device

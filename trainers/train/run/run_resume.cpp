@@ -4,7 +4,6 @@
 #include <cstdlib>
 #include <string>
 #include <system_error>
-#include <tuple>
 #include <vector>
 
 #include "framework/core/error.h"
@@ -16,6 +15,7 @@
 #include "trainers/train/optimizer/learning_rate.h"
 #include "trainers/train/parallel/agreement.h"
 #include "trainers/train/recording/metrics.h"
+#include "trainers/train/validation.h"
 
 namespace furlong {
 namespace {
@@ -230,20 +230,6 @@ std::uint64_t validated_samples(const Settings& settings, std::uint64_t split) {
   return part == 0 ? split : std::min(part, split);
 }
 
-/// The settings that decide what a validation measures, other than how many samples it reads.
-auto measured(const Settings& settings) {
-  const DataSettings& data = settings.data;
-  const ObjectiveSettings& objective = settings.objective;
-  // Validation reads windows in order, whether training does or not.
-  const std::string rows = data.sampler == "sequential" ? "random" : data.sampler;
-  // Errors of attention are means over batches, of the layers' inputs in this model or in the teacher.
-  const bool transfers = settings.teacher.is_attention_transfer();
-  return std::tuple(data.sequence_length, rows, data.packing, data.stateful, data.ignore_tokens, data.task,
-                    data.task_pairs, objective.mask_probability, objective.mask_token_fraction,
-                    objective.random_token_fraction, transfers ? settings.teacher.input : "",
-                    transfers ? data.batch_size : 0);
-}
-
 /// Returns whether further validations measure other samples than those so far, so that losses do not compare. Warns
 /// if so.
 bool check_validation(const fs::path& checkpoint, const Settings& before, Trainer& trainer) {
@@ -254,7 +240,9 @@ bool check_validation(const fs::path& checkpoint, const Settings& before, Traine
   const std::uint64_t split = validation_source(now, trainer.model().vocabulary, trainer.data())->n_samples(),
                       samples = validated_samples(now, split);
   const bool same_streams = now.data.sampler != "stream" || before.data.batch_size == now.data.batch_size;
-  if (measured(before) == measured(now) && validated_samples(before, split) == samples &&
+  const bool same_rows =
+      before.data.sequence_length == now.data.sequence_length && validation_rows(before) == validation_rows(now);
+  if (same_rows && changed_targets(before, now).empty() && validated_samples(before, split) == samples &&
       (same_streams || samples == split))
     return false;
   log_warn(
@@ -288,8 +276,8 @@ Loaded load_on_first(const fs::path& from, bool allow_new_data, Trainer& trainer
   return loaded;
 }
 
-/// Rank 0: removes what the run writes again, after all ranks have loaded. Returns whether the best checkpoint so far
-/// is among it.
+/// Rank 0: removes what the run writes again, after all ranks have loaded. Returns whether this directory does not have
+/// the best checkpoint so far: it was removed now or earlier, or is in the directory of the run that is continued.
 bool clean_up(const std::optional<fs::path>& from, const Loaded& loaded, const RunDirectory& directory,
               const Trainer& trainer, CheckpointDirectory& checkpoints) {
   // A run that continues in another directory takes its metrics along.
@@ -297,7 +285,6 @@ bool clean_up(const std::optional<fs::path>& from, const Loaded& loaded, const R
   if (from && (!loaded.is_own || !fs::exists(directory.metrics())))
     write_file_atomically(directory.metrics(), loaded.metrics);
   const std::int64_t step = trainer.steps();
-  const bool had_best = checkpoints.best().has_value();
   if (from) {
     checkpoints.forget_wrong_record(step);
     if (loaded.is_own) checkpoints.adopt(*from, step);
@@ -307,7 +294,9 @@ bool clean_up(const std::optional<fs::path>& from, const Loaded& loaded, const R
   // After the later best checkpoint is gone, so that this one can become the best.
   if (from && loaded.is_own) checkpoints.committed(step, trainer.early_stopping().best_at(step));
   cut_back(directory.metrics(), from ? step : -1);
-  return had_best && !checkpoints.best();
+  // Of another directory's checkpoint: if it is the best so far, the run saves it.
+  const EarlyStopping& so_far = trainer.early_stopping();
+  return from && so_far.has_best() && !so_far.best_at(step) && !checkpoints.best();
 }
 
 }  // namespace
@@ -335,7 +324,7 @@ bool resume_run(const TrainOptions& options, const ProcessGroup& group, const Ru
   // Rank 0 knows whether the checkpoint belongs to this run; all ranks must agree on what to save.
   const bool is_saved = group.broadcast_text(from && loaded.is_own ? "saved" : "") == "saved";
   if (from || !weights.empty()) check_same_start(group, trainer.digest(), from ? *from : weights);
-  std::string best_losses;  // new: of other samples so far; lost: of a checkpoint that is gone
+  std::string best_losses;  // new: of other samples so far; lost: of a checkpoint that is not here
   if (group.is_first()) {
     // Only now: a run that cannot start leaves the earlier one unchanged.
     if (choice == TrainOptions::Resume::never) forget_earlier_run(directory, *checkpoints);

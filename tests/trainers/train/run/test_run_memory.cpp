@@ -56,6 +56,16 @@ TEST_F(RunMemoryTest, WaitsUntilAllRanksHaveChecked) {
     for (const std::vector<double>& other : found) EXPECT_LT(rank[0], other[1]);
 }
 
+TEST(ReusableMemoryTest, IsWhatEarlierTensorsReleased) {
+  constexpr std::int64_t n = 64 << 20;
+  const auto make = [] { return Tensor::empty({n}, DType::float32, Device{}); };
+  { const Tensor earlier = make(); }
+  const std::int64_t released = reusable_bytes(Device{});
+  EXPECT_GE(released, 4 * n);
+  const Tensor later = make();
+  EXPECT_EQ(reusable_bytes(Device{}), released - 4 * n) << "memory that is in use again is not available";
+}
+
 TEST_F(RunMemoryTest, SettingDisablesCheckpointCopies) {
   const TokenizedDataset data = TokenizedDataset::open(store);
   EXPECT_TRUE(check_memory(testing::small_settings(store).settings, data.vocabulary(), Device{}, ProcessGroup()));

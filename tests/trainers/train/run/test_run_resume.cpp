@@ -243,8 +243,8 @@ TEST_F(RunResumeTest, BestCheckpointIsTheBestOfAnotherDirectoryToo) {
   EXPECT_EQ(CheckpointReader::open(path("other/checkpoints/best.h5")).integer("step"), 4);
 }
 
-// The losses of steps 2 and 5 are lower than any that follows.
-TEST_F(RunResumeTest, FirstValidationIsTheBestAfterTheBestIsDiscarded) {
+// The losses of steps 2 and 5 are lower than any that follows. Their checkpoint is discarded, or in another directory.
+TEST_F(RunResumeTest, FirstValidationIsTheBestWithoutTheBestCheckpoint) {
   const TokenizedDataset data = TokenizedDataset::open(store);
   Trainer earlier(settings({"schedule.warmup_steps=0"}), data, Device{});
   {
@@ -259,6 +259,9 @@ TEST_F(RunResumeTest, FirstValidationIsTheBestAfterTheBestIsDiscarded) {
     }
     ASSERT_EQ(directory.best()->step, 6);
   }
+  run("other", {"trainer.max_steps=7"}, from(checkpoints() / "step_00000006.h5"));
+  ASSERT_TRUE(fs::exists(path("other/checkpoints/best.h5")));
+  EXPECT_EQ(CheckpointReader::open(path("other/checkpoints/best.h5")).integer("step"), 7);
   run("run", {"trainer.max_steps=5", "trainer.validate_every=4"}, from(checkpoints() / "step_00000003.h5"));
   ASSERT_TRUE(fs::exists(checkpoints() / "best.h5"));
   EXPECT_GE(CheckpointReader::open(checkpoints() / "best.h5").integer("step"), 4);
