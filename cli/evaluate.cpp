@@ -237,9 +237,11 @@ void run_suite(Model& model, const EvaluateArguments& options, const std::string
 }
 
 /// After the results are printed: a script must not continue with them.
-void throw_if_not_finite(const Evaluation& found, const std::string& path) {
-  if (!std::isfinite(found.loss))
-    throw MachineError("{}: the loss is not finite, because numbers overflow in the model; check its weights and dtype",
+void throw_if_not_finite(const Findings& findings, const std::string& path) {
+  if (!std::isfinite(findings.found.loss) ||
+      !std::all_of(findings.lengths.begin(), findings.lengths.end(),
+                   [](const LengthLoss& one) { return std::isfinite(one.found.loss); }))
+    throw MachineError("{}: a loss is not finite, because numbers overflow in the model; check its weights and dtype",
                        path);
 }
 
@@ -279,7 +281,7 @@ void run(const EvaluateArguments& options) {
     if (options.by_position) object["by_position"] = as_json(findings.positions);
     if (!options.lengths.empty()) object["lengths"] = as_json(findings.lengths);
     print_json(object);
-    return throw_if_not_finite(findings.found, path.string());
+    return throw_if_not_finite(findings, path.string());
   }
   const std::string rows = rows_of(settings);
   fmt::print("{} (step {}) on the {} split of {}, {} tokens in {} {}\n", path.string(), step, options.split, on.path(),
@@ -293,7 +295,7 @@ void run(const EvaluateArguments& options) {
   print_measures(findings.measures);
   if (options.by_position) print_positions(findings.positions);
   if (!options.lengths.empty()) print_lengths(findings.lengths);
-  throw_if_not_finite(findings.found, path.string());
+  throw_if_not_finite(findings, path.string());
 }
 
 }  // namespace

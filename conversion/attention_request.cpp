@@ -61,6 +61,27 @@ HeadMechanisms unchanged_layers(const HeadMechanisms& all, const std::vector<boo
   return others;
 }
 
+/// Throws UserError if layers outside `layers` use settings that differ between `before` and `after`.
+void refuse_changing_others(const layers::ModelConfig& before, const std::vector<bool>& layers,
+                            layers::AttentionConfig after) {
+  const HeadMechanisms others = unchanged_layers(head_mechanisms(before), layers);
+  const layers::AttentionConfig& theirs = before.attention;
+  const auto refuse = [](const std::string& what) {
+    throw UserError(
+        "--attention: the layers that --layers leaves unchanged use {}, and a model has one feature map, window and "
+        "projected length for all heads; convert these layers too, or choose the same",
+        what);
+  };
+  if (any_of_heads(others, is_hybrid) && after.softmax_window != theirs.softmax_window)
+    refuse(fmt::format("a window of {} tokens", theirs.softmax_window));
+  if (any_of_heads(others, projects_sequence) && after.projected_length != theirs.projected_length)
+    refuse(fmt::format("a projected length of {}", theirs.projected_length));
+  after.softmax_window = theirs.softmax_window;  // of the converted layers alone
+  after.projected_length = theirs.projected_length;
+  if (after.n_features == 0) after.n_features = theirs.n_features;  // follows from the map
+  if (any_of_heads(others, has_features) && !(after == theirs)) refuse(features_of_others(before, layers));
+}
+
 }  // namespace
 
 AttentionRequest attention_request(const std::string& text) {
@@ -174,25 +195,9 @@ void set_features(const AttentionCandidate& candidate, std::int64_t features, la
   if (!ops::can_cancel(candidate.map)) attention.denominator_guard = defaults.denominator_guard;
 }
 
-void refuse_changing_others(const layers::ModelConfig& before, const std::vector<bool>& layers,
-                            layers::AttentionConfig after) {
-  const HeadMechanisms others = unchanged_layers(head_mechanisms(before), layers);
-  const layers::AttentionConfig& theirs = before.attention;
-  const auto refuse = [](const std::string& what) {
-    throw UserError(
-        "--attention: the layers that --layers leaves unchanged use {}, and a model has one feature map, window and "
-        "projected length for all heads; convert these layers too, or choose the same",
-        what);
-  };
-  if (any_of_heads(others, is_hybrid) && after.softmax_window != theirs.softmax_window)
-    refuse(fmt::format("a window of {} tokens", theirs.softmax_window));
-  if (any_of_heads(others, projects_sequence) && after.projected_length != theirs.projected_length)
-    refuse(fmt::format("a projected length of {}", theirs.projected_length));
-  after.softmax_window = theirs.softmax_window;  // of the converted layers alone
-  after.projected_length = theirs.projected_length;
-  if (after.n_features == 0) after.n_features = theirs.n_features;  // follows from the map
-  if (any_of_heads(others, has_features) && !(after == theirs))
-    refuse(fmt::format("{} (m = {})", theirs.feature_map, theirs.n_features));
+std::string features_of_others(const layers::ModelConfig& model, const std::vector<bool>& layers) {
+  if (!any_of_heads(unchanged_layers(head_mechanisms(model), layers), has_features)) return "";
+  return fmt::format("{} (m = {})", model.attention.feature_map, model.attention.n_features);
 }
 
 void warn_of_lost_window(std::int64_t before, const layers::AttentionConfig& after) {

@@ -43,17 +43,16 @@ std::vector<bool> parse_selection(const std::string& text, std::int64_t count, c
 /// number is out of range.
 std::vector<std::vector<bool>> parse_head_selection(const std::string& text, const layers::ModelConfig& model);
 
-/// Throws UserError if layers outside `layers` use settings of attention that differ between `before` and `after`: all
-/// heads of a model share them.
-void refuse_changing_others(const layers::ModelConfig& before, const std::vector<bool>& layers,
-                            layers::AttentionConfig after);
+/// Returns the feature map of layers outside `layers`, such as "favor_positive (m = 64)"; empty if they have none.
+std::string features_of_others(const layers::ModelConfig& model, const std::vector<bool>& layers);
 
 /// Warns if the new attention does not have the sliding window of the source, `before` tokens; 0 is none.
 void warn_of_lost_window(std::int64_t before, const layers::AttentionConfig& after);
 
 /// Sets the requested attention in `model` for the selected layers, except that heads in `keep_softmax` use softmax.
 /// Other layers stay unchanged. `features` is the number m of random features per head; 0 is that of unchanged
-/// layers, or the default. Throws UserError as refuse_changing_others().
+/// layers, or the default. Throws UserError if unchanged layers have another feature map, window or projected length,
+/// because all heads of a model share them.
 void apply_request(const AttentionRequest& request, std::int64_t features, const std::vector<bool>& layers,
                    const std::vector<std::vector<bool>>& keep_softmax, layers::ModelConfig& model);
 

@@ -208,6 +208,11 @@ class Conversion {
                     wanted.model);
     }
     const Settings settings = with_overrides(wanted, options_, source_.model.settings, source_.description);
+    if (options_.fold_scaling && has_constants(source_.model.settings) && has_constants(settings))
+      throw UserError(
+          "--fold-scaling: the centers, scales and constants of {} belong to the weights as they are; remove it, or "
+          "convert to attention without centering, saderf and oprf first",
+          settings.model.attention.feature_map);
     if (!settings.model.weights.empty())
       throw UserError("--set model.weights: a converted model has the weights of {}; remove it",
                       options_.source.string());
@@ -232,6 +237,11 @@ class Conversion {
   }
 
   void choose(ObservedModel& observed, const Selection& selection, layers::ModelConfig& model) {
+    if (const std::string features = features_of_others(model, selection.layers); !features.empty())
+      throw UserError(
+          "--attention auto: the layers that --layers leaves unchanged use {}, and a model has one feature map for all "
+          "heads; name this map instead of auto",
+          features);
     AutomaticOptions automatic;
     automatic.target_error = options_.target_error;
     automatic.max_features = options_.max_features;
@@ -242,9 +252,7 @@ class Conversion {
     result_.automatic = choose_attention(observed, model, automatic);
     if (!result_.automatic->map) return;
     const LinearChoice& map = *result_.automatic->map;
-    const layers::ModelConfig before = model;
     set_features(map.candidate, map.candidate.is_random() ? map.m : 0, model.attention);
-    refuse_changing_others(before, selection.layers, model.attention);
     set_head_mechanisms(model, result_.automatic->mechanisms);
   }
 
@@ -311,12 +319,15 @@ class Conversion {
           "--data: with model.rotary_placement: {} the queries and keys differ from the source's and cannot be "
           "compared; remove --data, and measure with furlong analyze after training",
           name_of(student.settings.model.rotary_placement));
-    calibrate(observed, student, selection.layers);
+    std::vector<bool> wanted = selection.layers;  // and those that --set gives constants
     for (TensorReport::Named& one : result_.tensors.reinitialized) {
       for (const char* constant : {".statistics", ".query_center", ".key_center", ".scaling", ".oprf_a"}) {
-        if (one.name.ends_with(constant)) one.note = "measured on the data";
+        if (!one.name.ends_with(constant)) continue;
+        one.note = "measured on the data";
+        wanted.at(std::stoul(one.name.substr(std::string_view("blocks.").size()))) = true;
       }
     }
+    calibrate(observed, student, wanted);
     std::vector<bool> changed = selection.layers;
     const HeadMechanisms mechanisms = head_mechanisms(student.settings.model);
     const bool same_keys = source_.model.settings.model.attention.window == student.settings.model.attention.window;

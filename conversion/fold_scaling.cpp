@@ -22,7 +22,6 @@ void check_foldable(const Settings& settings) {
   if (model.query_key_norm != layers::QueryKeyNorm::none)
     refuse(std::string("model.query_key_norm: ") + name_of(model.query_key_norm) +
            " normalizes queries and keys after the weights");
-  if (has_constants(settings)) refuse("the constants of its feature map were measured with the present weights");
   if (model.adapter.rank > 0) refuse("the weights of queries and keys have adapters");
   const bool features = layers::uses(model.attention, &layers::MechanismInfo::has_features);
   if (features && !ops::feature_map_info(model.attention.feature_map).estimates_softmax)

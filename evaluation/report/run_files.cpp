@@ -125,7 +125,9 @@ void read_config(RunFiles& run) {
     flatten(to_json(settings), "", run.config);
     run.max_steps = settings.trainer.max_steps;
     const std::int64_t patience = settings.trainer.early_stopping_patience;
-    run.stopped_early = patience > 0 && run.validations_since_best >= patience;
+    // It ends the training at the step of the validation: a later step is one of a resumed training.
+    run.stopped_early = patience > 0 && run.validations_since_best >= patience &&
+                        run.splits.at("validation").step.back() >= static_cast<double>(run.step);
   } catch (const UserError& error) {
     run.problems.emplace_back(error.what());
   }

@@ -281,7 +281,7 @@ TEST_F(ProgramTest, ReportsValuesThatAreNotFinite) {
   EXPECT_FALSE(fs::exists(path("exported")));
   const Finished evaluated = furlong({"evaluate", overflowing, "--json"});
   EXPECT_EQ(evaluated.status, 1);
-  EXPECT_THAT(evaluated.err, HasSubstr(overflowing + ": the loss is not finite"));
+  EXPECT_THAT(evaluated.err, HasSubstr(overflowing + ": a loss is not finite"));
   EXPECT_THAT(evaluated.out, HasSubstr("\"loss\": null"));
   const std::string text = file("sequences.txt", "abab\nbaba\n");
   EXPECT_THAT(furlong({"score", overflowing, text}).err, HasSubstr("2 of 2 scores are not finite"));

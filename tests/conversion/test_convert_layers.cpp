@@ -1,6 +1,8 @@
 // furlong convert --layers: the selected layers change, the others do not.
 #include <gmock/gmock.h>
 
+#include <algorithm>
+
 #include "framework/core/log.h"
 #include "tests/conversion/convert_testing.h"
 
@@ -114,13 +116,29 @@ TEST_F(ConvertLayers, MeasurementsLeaveOthersUnchanged) {
     EXPECT_LT(a, -1e-3F);
 }
 
+TEST_F(ConvertLayers, NewConstantsOfOthersAreMeasured) {
+  convert_first("favor_positive");
+  ConvertOptions options = second("favor_positive");
+  options.data = store();
+  options.overrides = {"model.attention.centering=true"};
+  convert(options);
+  const SourceModel after = open_source_model(path("out.h5"));
+  for (const char* block : {"blocks.0", "blocks.1"}) {
+    const auto center =
+        after.model.store->find(std::string(block) + ".attention.query_center").master().to_vector<float>();
+    EXPECT_GT(*std::max_element(center.begin(), center.end()), 1e-3F) << block;
+  }
+}
+
 TEST_F(ConvertLayers, MeasuredConstantsCannotBeFolded) {
   convert_first("oprf", true);
   ConvertOptions options = second("");
   options.layers.clear();
   options.data = store();
   options.fold_scaling = true;
-  EXPECT_THAT(refused(options), HasSubstr("measured with the present weights"));
+  EXPECT_THAT(refused(options), HasSubstr("constants of oprf belong to the weights as they are"));
+  options.attention = "softmax";
+  EXPECT_TRUE(convert(options).fold) << "softmax has no constants";
 }
 
 TEST_F(ConvertLayers, LostSlidingWindowIsReported) {

@@ -47,7 +47,13 @@ std::vector<std::string> changed_targets(const Settings& before, const Settings&
   compare("data.stateful", [](const Settings& one) { return one.data.stateful; });
   compare("data.ignore_tokens", [](const Settings& one) { return one.data.ignore_tokens; });
   compare("data.task", [](const Settings& one) { return one.data.task; });
-  compare("data.task_pairs", [](const Settings& one) { return one.data.task_pairs; });
+  if (before.data.task != "none" && now.data.task != "none") {
+    compare("data.task_pairs", [](const Settings& one) { return one.data.task_pairs; });
+    compare("data.task_symbols", [](const Settings& one) { return one.data.task_symbols; });
+    compare("data.task_min_symbols", [](const Settings& one) { return one.data.task_min_symbols; });
+    compare("data.sequence_length", [](const Settings& one) { return one.data.sequence_length; });
+  }
+  compare("objective.name", [](const Settings& one) { return one.objective.name; });
   compare("objective.mask_probability", [](const Settings& one) { return one.objective.mask_probability; });
   compare("objective.mask_token_fraction", [](const Settings& one) { return one.objective.mask_token_fraction; });
   compare("objective.random_token_fraction", [](const Settings& one) { return one.objective.random_token_fraction; });

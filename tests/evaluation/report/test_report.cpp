@@ -93,6 +93,8 @@ TEST_F(ReportTest, BestLossIsThatOfTheLastMarkedLine) {
   const std::string patient = "data: {dataset: d.h5}\ntrainer: {max_steps: 9, early_stopping_patience: 2}\n";
   const std::string anew = marked + validation_line(2, 5) + later + validation_line(4, 7);
   EXPECT_EQ(read_run(write_run("anew", anew, patient)).state, RunState::stopped);
+  EXPECT_EQ(read_run(write_run("resumed", anew + validation_line(5, 7) + train_line(6, 1), patient)).state,
+            RunState::stopped);
   EXPECT_EQ(read_run(write_run("ended", anew + validation_line(5, 7), patient)).state, RunState::finished);
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 
 #include "framework/core/arena.h"
 #include "framework/core/error.h"
@@ -36,6 +37,8 @@ bool count_needs(const Settings& settings, const Vocabulary& vocabulary, int pro
 }  // namespace
 
 std::int64_t reusable_bytes(const Device& device) {
+  const bool separate = parse_arena_blocks(std::getenv("FURLONG_SEPARATE_TENSORS")) == ArenaBlocks::separate;
+  if (device.is_gpu() && separate) return 0;  // the driver has them
   const ArenaCounters counters = arena(device).counters();
   return counters.system_bytes - counters.bytes_in_use;
 }
