@@ -60,9 +60,7 @@ BenchModelSubject subject_of(const BenchModelArguments& arguments) {
   }
   const LoadedSettings loaded = load_settings(arguments.model, overrides);
   log_warnings(loaded);
-  std::vector<std::string> inputs;
-  for (const auto& file : loaded.files) inputs.push_back(file.string());
-  for (const DataSource& source : loaded.settings.data.mixture()) inputs.push_back(source.dataset.string());
+  std::vector<std::string> inputs = input_files(loaded);
   const std::string missing = missing_data(loaded.settings.data);
   if (!missing.empty()) return {loaded.settings, substitute_vocabulary(loaded.settings, missing), std::move(inputs)};
   const std::unique_ptr<Dataset> data = open_data(loaded.settings.data);

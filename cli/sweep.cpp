@@ -26,6 +26,7 @@
 #include "framework/core/version.h"
 #include "framework/io/atomic_file.h"
 #include "trainers/model/objective.h"
+#include "trainers/train/data_checks.h"
 #include "trainers/train/signals.h"
 #include "trainers/train/train.h"
 #include "trainers/train/validation.h"
@@ -298,8 +299,8 @@ int run_all(const std::vector<SweepRun>& runs, const SweepArguments& options) {
 std::vector<std::string> inputs_of(const std::string& file, const std::vector<SweepRun>& runs) {
   std::vector<std::string> inputs{file};
   for (const SweepRun& run : runs) {
-    for (const auto& config : run.loaded.files) inputs.push_back(config.string());
-    for (const DataSource& source : run.loaded.settings.data.mixture()) inputs.push_back(source.dataset.string());
+    const std::vector<std::string> of_run = input_files(run.loaded);
+    inputs.insert(inputs.end(), of_run.begin(), of_run.end());
   }
   return inputs;
 }

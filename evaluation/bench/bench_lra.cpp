@@ -12,7 +12,6 @@
 #include "evaluation/report/run_files.h"
 #include "evaluation/run_check.h"
 #include "evaluation/unigram_baseline.h"
-#include "framework/core/arena.h"
 #include "framework/core/error.h"
 #include "framework/core/log.h"
 #include "framework/io/text_file.h"

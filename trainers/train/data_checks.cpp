@@ -80,6 +80,13 @@ void check_against_data(const LoadedSettings& loaded, const Dataset& data) {
   with_key(loaded, "trainer.sample_prompt", [&] { check_sample(settings, vocabulary); });
 }
 
+std::vector<std::string> input_files(const LoadedSettings& loaded) {
+  std::vector<std::string> files;
+  for (const auto& config : loaded.files) files.push_back(config.string());
+  for (const DataSource& source : loaded.settings.data.mixture()) files.push_back(source.dataset.string());
+  return files;
+}
+
 std::optional<bool> was_trained_on_other_data(const CheckpointReader& checkpoint, const Dataset& data) {
   if (!checkpoint.has("data_fingerprint")) return std::nullopt;
   return checkpoint.text("data_fingerprint") != data_fingerprint(data);
