@@ -178,6 +178,13 @@ void repeat_rows(std::span<const float> source, std::span<float> target) {
                 target.begin() + static_cast<std::ptrdiff_t>(begin));
 }
 
+bool is_random_projection(const std::string& parameter) { return parameter.ends_with(".directions"); }
+
+/// Returns the layer of a parameter of an attention.
+std::size_t layer_of(const std::string& parameter) {
+  return std::stoul(parameter.substr(std::string_view("blocks.").size()));
+}
+
 class Conversion {
  public:
   explicit Conversion(const ConvertOptions& options)
@@ -217,7 +224,7 @@ class Conversion {
       throw UserError("--set model.weights: a converted model has the weights of {}; remove it",
                       options_.source.string());
     Model student = make_empty_model(settings, source_.model.vocabulary, Device{}, DType::float32, all_frozen);
-    copy_parameters(student);
+    copy_parameters(student, selection.layers);
     if (observed && !(settings.model.attention == source_.model.settings.model.attention))
       measure(*observed, student, selection);
     compute_costs(settings, observed ? observed->length() : 0);
@@ -256,8 +263,11 @@ class Conversion {
     set_head_mechanisms(model, result_.automatic->mechanisms);
   }
 
-  /// Copies the source's values to parameters that it has; other parameters get initial values.
-  void copy_parameters(Model& student) {
+  /// Copies the source's values to parameters that it has; other parameters get initial values. Random projections stay
+  /// as drawn if they have another distribution, or another seed in the layers that are converted.
+  void copy_parameters(Model& student, const std::vector<bool>& layers) {
+    const Settings &before = source_.model.settings, &now = student.settings;
+    const bool other_kind = now.model.attention.random_projection != before.model.attention.random_projection;
     std::map<std::string, const Parameter*> source;
     for (const Parameter& parameter : source_.model.store->parameters()) source.emplace(parameter.name(), &parameter);
     TensorReport& report = result_.tensors;
@@ -268,7 +278,12 @@ class Conversion {
         report.reinitialized.push_back({parameter.name(), parameter.shape(), "new, with initial values"});
         continue;
       }
-      copy_parameter(*found->second, parameter);
+      const bool drawn_again = is_random_projection(parameter.name()) &&
+                               (other_kind || (now.seed != before.seed && layers.at(layer_of(parameter.name()))));
+      if (drawn_again)
+        draw_again(parameter, other_kind ? "another random projection" : "another seed");
+      else
+        copy_parameter(*found->second, parameter);
       source.erase(found);
     }
     for (const auto& [name, parameter] : source) {
@@ -306,11 +321,19 @@ class Conversion {
       result_.tensors.reinitialized.push_back(
           {to.name(), to.shape(),
            fmt::format("positions from {} on are initialized as p modulo {}", from.shape()[0], from.shape()[0])});
-    } else if (source_.model.store->is_buffer(from)) {
-      result_.tensors.reinitialized.push_back({to.name(), to.shape(), "drawn again: another number of features"});
+    } else if (is_random_projection(to.name())) {
+      draw_again(to, "another number of features");
     } else {
       result_.tensors.misshapen.push_back({to.name(), to.shape(), "the source has " + from.shape().text()});
     }
+  }
+
+  /// Reports a random projection that the new model has drawn from its seed.
+  void draw_again(const Parameter& parameter, const char* because) {
+    std::erase_if(result_.tensors.matched,
+                  [&](const TensorReport::Matched& one) { return one.parameter == parameter.name(); });
+    result_.tensors.reinitialized.push_back(
+        {parameter.name(), parameter.shape(), fmt::format("drawn again: {}", because)});
   }
 
   void measure(ObservedModel& observed, Model& student, const Selection& selection) {
@@ -324,7 +347,7 @@ class Conversion {
       for (const char* constant : {".statistics", ".query_center", ".key_center", ".scaling", ".oprf_a"}) {
         if (!one.name.ends_with(constant)) continue;
         one.note = "measured on the data";
-        wanted.at(std::stoul(one.name.substr(std::string_view("blocks.").size()))) = true;
+        wanted.at(layer_of(one.name)) = true;
       }
     }
     calibrate(observed, student, wanted);

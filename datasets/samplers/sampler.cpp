@@ -16,14 +16,15 @@ Sampler::Sampler(const TokenizedDataset& dataset, Split split, const SamplerOpti
   require(options.sequence_length > 0, "a sequence length of {}", options.sequence_length);
   const std::uint64_t size = dataset.size(split);
   const auto n = static_cast<std::uint64_t>(options.sequence_length);
-  const std::uint64_t needed = options.order == Order::random ? n + 1 : 2;
+  const std::uint64_t beyond = options.next_tokens ? 1 : 0;  // the last token is a target only
+  const std::uint64_t needed = (options.order == Order::random ? n : 1) + beyond;
   if (size < needed) {
     throw UserError(
         "{}: the {} split has {} tokens, but a sequence length of {} needs at least {}; prepare more data or reduce "
         "data.sequence_length",
         dataset.path(), name_of(split), size, n, needed);
   }
-  n_windows_ = options.order == Order::random ? size - n : (size - 1 + n - 1) / n;
+  n_windows_ = options.order == Order::random ? size - needed + 1 : (size - beyond + n - 1) / n;
   ignored_.assign(static_cast<std::size_t>(dataset.vocabulary().size()), false);
   for (const std::string& symbol : options.ignore_tokens)
     ignored_[static_cast<std::size_t>(dataset.vocabulary().id_of(symbol))] = true;
@@ -61,6 +62,7 @@ std::int64_t Sampler::sample(std::uint64_t index, std::span<std::int32_t> inputs
   std::fill(inputs.begin(), inputs.end(), 0);
   std::fill(targets.begin(), targets.end(), ignored_target);
   std::copy_n(tokens.begin(), std::min(count, n), inputs.begin());
+  if (!options_.next_tokens) return 0;
   std::copy(tokens.begin() + 1, tokens.end(), targets.begin());
   for (const std::uint64_t place : places) targets[place - start - 1] = ignored_target;
   std::int64_t n_targets = 0;

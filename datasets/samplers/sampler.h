@@ -1,5 +1,5 @@
 #pragma once
-// Batches of windows of a tokenized dataset; the target of each input is the next token.
+// Batches of windows of a tokenized dataset.
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -16,10 +16,13 @@ namespace furlong {
 /// Options of a Sampler.
 struct SamplerOptions {
   /// `random`: each window starts at any position, with equal probability. `sequential`: consecutive windows, the last
-  /// one padded, so that each token of the split except the first is a target exactly once; then the order repeats.
+  /// one padded, so that each token of the split is an input exactly once, or each except the first a target if these
+  /// are next tokens; then the order repeats.
   enum class Order { random, sequential } order = Order::random;
   std::int64_t sequence_length = 0;  ///< tokens per row
-  std::uint64_t seed = 0;            ///< of the start positions; ignored by `sequential`
+  /// true: each target is the next token. false: there are no targets; a MaskedSource selects them.
+  bool next_tokens = true;
+  std::uint64_t seed = 0;  ///< of the start positions; ignored by `sequential`
   /// Symbols whose targets do not count in the loss, for example ambiguity codes.
   std::vector<std::string> ignore_tokens;
   /// Number the documents in each row, and ignore targets that belong to another document than their input.
@@ -34,9 +37,9 @@ struct SamplerOptions {
 /// counts as a new document.
 class Sampler : public RowSource {
  public:
-  /// `dataset` must outlive the sampler. Throws UserError if the split is too short (random: sequence_length + 1
-  /// tokens; sequential: 2), if the vocabulary lacks a symbol of ignore_tokens, or if reverse_complement does not apply
-  /// to it.
+  /// `dataset` must outlive the sampler. Throws UserError if the split is too short (random: sequence_length tokens;
+  /// sequential: 1; with next_tokens one more), if the vocabulary lacks a symbol of ignore_tokens, or if
+  /// reverse_complement does not apply to it.
   Sampler(const TokenizedDataset& dataset, Split split, const SamplerOptions& options);
 
   /// Random: returns the number of start positions. Sequential: returns the number of windows in one pass.

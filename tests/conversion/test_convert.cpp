@@ -175,6 +175,42 @@ TEST_F(Convert, SeedChangesRandomProjectionOnly) {
   EXPECT_EQ(settings_of_result().seed, 9);
 }
 
+// From linear attention as from softmax: the model has the projection that its config names.
+TEST_F(Convert, DrawsRandomProjectionsAgain) {
+  ConvertOptions options = from(tiny_llama());
+  const auto projections = [&](const std::string& attention, const std::vector<std::string>& overrides) {
+    options.attention = attention;
+    options.overrides = overrides;
+    const ConversionResult result = convert(options);
+    std::vector<float> values;
+    for (const char* layer : {"blocks.0.", "blocks.1."}) {
+      const std::string name = std::string(layer) + "attention.directions";
+      const auto of_layer = open_source_model(path("out.h5")).model.store->find(name).master().to_vector<float>();
+      values.insert(values.end(), of_layer.begin(), of_layer.end());
+    }
+    return std::pair{values, result};
+  };
+  const auto orthogonal = projections("favor_positive", {}).first;
+  std::filesystem::copy(path("out.h5"), path("linear.h5"));
+  const std::vector<std::string> iid{"model.attention.random_projection=iid"}, seed{"seed=9"};
+  const auto direct_iid = projections("favor_positive", iid).first,
+             direct_seed = projections("favor_positive", seed).first;
+
+  options.source = path("linear.h5");
+  EXPECT_EQ(projections("", {"model.norm_epsilon=1e-4"}).first, orthogonal) << "nothing of it changes";
+  for (const char* attention : {"", "favor_positive"}) {
+    const auto [values, result] = projections(attention, iid);
+    EXPECT_EQ(values, direct_iid) << attention;
+    ASSERT_EQ(result.tensors.reinitialized.size(), 2U);
+    EXPECT_EQ(result.tensors.reinitialized[0].note, "drawn again: another random projection");
+    for (const TensorReport::Matched& one : result.tensors.matched) EXPECT_FALSE(one.parameter.ends_with("directions"));
+  }
+  const auto [values, result] = projections("", seed);
+  EXPECT_EQ(values, direct_seed);
+  ASSERT_EQ(result.tensors.reinitialized.size(), 2U);
+  EXPECT_EQ(result.tensors.reinitialized[0].note, "drawn again: another seed");
+}
+
 // Training settings of the source must not restrict the converted model, because no option could change them.
 TEST_F(Convert, DropsTrainingSettingsOfTheSource) {
   Settings settings;
@@ -335,19 +371,20 @@ TEST_F(Convert, AutoKeepsErrorsWithinTarget) {
   EXPECT_LE(result.automatic->ideal_flops, result.automatic->flops * (1 + 1e-12));
   EXPECT_NEAR(result.flops, result.automatic->flops, 1e-6 * result.flops);
   // The written model draws its own random projections; maps without random features match the measurement.
-  if (!result.automatic->map->candidate.is_random()) {
-    for (const HeadApproximation& one : result.approximation)
-      if (one.mechanism == "linear") {
-        EXPECT_LE(one.error, options.target_error * 1.01);
-      }
+  const double slack = result.automatic->map->candidate.is_random() ? 2 : 1.01;
+  for (const HeadApproximation& one : result.approximation) {
+    if (one.mechanism != "linear") continue;
+    EXPECT_LE(one.error, options.target_error * slack) << one.layer << ":" << one.head;
+    --linear;
   }
+  EXPECT_EQ(linear, 0U) << "heads without a measured error";
 }
 
 TEST_F(Convert, AutoCanLimitPolynomialFeatures) {
   ConvertOptions options = from(tiny_llama());
   options.data = store();
   options.attention = "auto";
-  options.target_error = 0.2;
+  options.target_error = 0.6;
   options.max_features = 8;
   options.cost_at = 1 << 20;
   const ConversionResult loose = convert(options);
@@ -355,9 +392,8 @@ TEST_F(Convert, AutoCanLimitPolynomialFeatures) {
   EXPECT_GT(loose.automatic->map->m, 8) << "the test needs a polynomial choice";
   options.limits_polynomials = true;
   const ConversionResult bound = convert(options);
-  if (bound.automatic->map) {
-    EXPECT_LE(bound.automatic->map->m, 8);
-  }
+  ASSERT_TRUE(bound.automatic->map) << bound.text();
+  EXPECT_LE(bound.automatic->map->m, 8);
   for (const HeadChoice& one : bound.automatic->heads) EXPECT_THAT(one.why_softmax, Not(HasSubstr("random features")));
 }
 

@@ -19,7 +19,8 @@ inline void train_some(Trainer& trainer, int steps, const Report& report) {
         {found.loss, found.gradient_norm, static_cast<double>(found.tokens), static_cast<double>(found.targets)});
     if (i % 10 != 0) continue;
     const Evaluation validation = trainer.validate();
-    report.add({validation.loss, static_cast<double>(validation.targets), validation.accuracy});
+    const double accuracy = std::isnan(validation.accuracy) ? 0 : validation.accuracy;  // numbers have none
+    report.add({validation.loss, static_cast<double>(validation.targets), accuracy});
   }
 }
 

@@ -49,6 +49,7 @@ std::unique_ptr<BatchSource> masked(const Settings& settings, const Vocabulary& 
   SamplerOptions windows;
   windows.order = order;
   windows.sequence_length = sequence_length;
+  windows.next_tokens = false;
   windows.seed = static_cast<std::uint64_t>(settings.seed);
   windows.separate_documents = settings.data.packing == "documents";
   windows.reverse_complement = settings.data.reverse_complement;

@@ -54,8 +54,10 @@ std::vector<std::string> differences(Settings there, Settings here, bool all) {
   std::vector<std::string> found;
   for (const config::Key& key : theirs.keys()) {
     const std::string& path = key.path();
-    // What the same tensors compute.
-    const bool computes = (same_rank && path == "model.lora_alpha") || (same_kind && path == "model.rotary_placement");
+    const bool draws = path == "model.attention.random_projection" && !ours.unmet(*ours.find(path));
+    // What the same tensors compute, or how they were drawn.
+    const bool computes =
+        (same_rank && path == "model.lora_alpha") || (same_kind && path == "model.rotary_placement") || draws;
     if (!path.starts_with("model.") || never_matters(path) || (!all && matters_with_tensors(path) && !computes))
       continue;
     const config::Value now = ours.find(path)->get();

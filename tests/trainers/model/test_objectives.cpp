@@ -88,6 +88,68 @@ class ObjectivesTest : public testing::WithTemporaryFolder {
   }
 };
 
+// --- Samples
+
+// Also a last window of one token.
+TEST_F(ObjectivesTest, EvaluationMasksEveryTokenOfTheSplit) {
+  const std::string store = periodic_store();
+  const TokenizedDataset data = TokenizedDataset::open(store);
+  const auto size = static_cast<std::int64_t>(data.size(Split::validation));
+  ASSERT_EQ(size, 400);
+  const LoadedSettings loaded = settings(store, "masked_tokens", {"objective.mask_probability=1"});
+  const Vocabulary vocabulary = model_vocabulary(loaded.settings, data.vocabulary());
+  for (const std::int64_t n : {7, 16, 399, 400, 500}) {
+    const auto source = evaluation_source(loaded.settings, vocabulary, data, Split::validation, n, 4);
+    std::int64_t tokens = 0, targets = 0;
+    for (std::uint64_t first = 0; first < source->n_samples(); first += 4) {
+      const Batch batch = source->single_pass_batch(first, 4);
+      tokens += batch.n_tokens;
+      targets += batch.n_targets;
+    }
+    EXPECT_EQ(tokens, size) << n;
+    EXPECT_EQ(targets, size) << n;
+  }
+}
+
+// Of every kind of samples, in training alone.
+TEST_F(ObjectivesTest, ReverseComplementIsForTraining) {
+  DatasetWriterOptions options;
+  options.split_by = DatasetWriterOptions::SplitBy::document;
+  options.shares = {{0.7, 0.3, 0}};
+  options.documents_per_label = 1;
+  DatasetWriter writer(path("dna.h5"), Vocabulary::dna(), options);
+  const RandomKey key{3, 0, random_stream("bases")};
+  for (std::uint64_t document = 0; document < 60; ++document) {
+    std::vector<std::uint16_t> bases;
+    for (std::uint64_t i = 0; i < 20; ++i)
+      bases.push_back(static_cast<std::uint16_t>(random_word(key, document * 20 + i) % 4));
+    writer.append(bases);
+    writer.end_document();
+    writer.label(static_cast<int>(document % 2));
+  }
+  writer.finish("{}", {"no", "yes"});
+  const TokenizedDataset data = TokenizedDataset::open(path("dna.h5"));
+  const std::vector<std::string> windows{"data.sampler=random"}, documents{"data.sampler=documents"};
+  for (const std::string objective : {"next_token", "masked_tokens", "classification"}) {
+    for (const std::vector<std::string>& sampler : {windows, documents}) {
+      if (objective == "classification" && sampler != windows) continue;  // always documents
+      SCOPED_TRACE(objective + ", " + sampler[0]);
+      std::vector<std::string> overrides = sampler;
+      if (objective == "next_token") overrides.push_back("model.architecture=decoder");
+      const Settings plain = settings(path("dna.h5"), objective, overrides).settings;
+      overrides.push_back("data.reverse_complement=true");
+      const Settings both = settings(path("dna.h5"), objective, overrides).settings;
+      const Vocabulary vocabulary = model_vocabulary(plain, data.vocabulary());
+      EXPECT_NE(training_source(both, vocabulary, data)->batch(0, 16).inputs,
+                training_source(plain, vocabulary, data)->batch(0, 16).inputs);
+      const auto of_evaluation = [&](const Settings& one) {
+        return evaluation_source(one, vocabulary, data, Split::validation, 16, 16)->single_pass_batch(0, 16).inputs;
+      };
+      EXPECT_EQ(of_evaluation(both), of_evaluation(plain));
+    }
+  }
+}
+
 // --- Learning
 
 TEST_F(ObjectivesTest, LearnsMaskedTokensOfPeriodicText) {

@@ -51,6 +51,8 @@ TEST_F(TeacherTest, RejectsWeightsOfOtherAttention) {
                                  HasSubstr("furlong convert")));
   EXPECT_THAT(refusal(linear + Overrides{"model.attention.n_features=4"}),
               HasSubstr("model.attention.n_features is 16 there and 4 here"));
+  EXPECT_THAT(refusal(linear + Overrides{"model.attention.random_projection=iid"}),
+              HasSubstr("model.attention.random_projection is orthogonal there and iid here"));
 }
 
 // What is ignored or added belongs to output layers, attention or adapters.

@@ -31,28 +31,47 @@ class DataParallelTest : public testing::WithTemporaryFolder {
     testing::write_store(path("text.h5"), testing::synthetic_text(3000));
     write("documents.h5", 1, 120);
     write("pairs.h5", 2, 120);
+    write("numbers.h5", 1, 120, LabelKind::numbers);
+    write("sets.h5", 1, 120, LabelKind::sets);
+    write("tokens.h5", 1, 120, LabelKind::tokens);
   }
 
   /// Labeled documents of 3 to 99 letters, or pairs of them.
-  void write(const std::string& name, std::uint64_t documents_per_label, int labels) const {
+  void write(const std::string& name, std::uint64_t documents_per_label, int labels,
+             LabelKind kind = LabelKind::classes) const {
     DatasetWriterOptions options;
     options.split_by = DatasetWriterOptions::SplitBy::document;
     options.shares = {{0.7, 0.2, 0.1}};
     options.documents_per_label = documents_per_label;
+    options.label_kind = kind;
     DatasetWriter writer(path(name), Vocabulary::bytes(true), options);
     const RandomKey key{7, 0, random_stream(name)};
     std::uint64_t document = 0;
     for (int label = 0; label < labels; ++label) {
+      std::vector<std::uint16_t> letters;
       for (std::uint64_t i = 0; i < documents_per_label; ++i, ++document) {
-        std::vector<std::uint16_t> letters;
+        letters.clear();
         for (std::uint64_t j = 0; j < 3 + random_word(key, document * 200 + 199) % 97; ++j)
           letters.push_back(static_cast<std::uint16_t>('a' + random_word(key, document * 200 + j) % 8));
         writer.append(letters);
         writer.end_document();
       }
-      writer.label(label % 2);
+      put_label(writer, kind, label, letters);
     }
     writer.finish("{}", {"no", "yes"});
+  }
+  static void put_label(DatasetWriter& writer, LabelKind kind, int label, const std::vector<std::uint16_t>& letters) {
+    if (kind == LabelKind::classes) {
+      writer.label(label % 2);
+      return;
+    }
+    std::vector<std::int32_t> ids;
+    if (kind == LabelKind::sets && label % 3 > 0) ids.push_back(label % 3 - 1);
+    for (const std::uint16_t letter : letters) {
+      if (kind == LabelKind::tokens) ids.push_back(letter == 'h' ? -1 : letter % 2);  // -1: not labeled
+    }
+    const std::vector<float> numbers{static_cast<float>(label), static_cast<float>(letters.size())};
+    writer.label(DocumentLabel{ids, kind == LabelKind::numbers ? numbers : std::span<const float>{}});
   }
 
   Settings settings(const std::string& store, const std::vector<std::string>& overrides) const {
@@ -152,7 +171,15 @@ INSTANTIATE_TEST_SUITE_P(
                            "data.sequence_length=100"})},
         Case{"matching", "pairs.h5",
              encoder_with({"objective.name=pair_classification", "data.sequence_length=16", "model.dropout=0.1",
-                           "data.batch_size=7", "trainer.gradient_accumulation=3"})}),
+                           "data.batch_size=7", "trainer.gradient_accumulation=3"})},
+        Case{
+            "regression", "numbers.h5",
+            encoder_with({"objective.name=regression", "data.sequence_length=100", "trainer.gradient_accumulation=3"})},
+        Case{"several_labels", "sets.h5",
+             encoder_with({"objective.name=multi_label_classification", "data.sequence_length=100"})},
+        Case{"labels_of_tokens", "tokens.h5",
+             encoder_with({"objective.name=token_classification", "data.sequence_length=100",
+                           "trainer.gradient_accumulation=3"})}),
     [](const auto& info) { return std::string(info.param.name); });
 
 // --- The same size twice
@@ -254,6 +281,7 @@ void expect_equal_batches(const Batch& found, const Batch& expected) {
   EXPECT_EQ(found.documents, expected.documents);
   EXPECT_EQ(found.fresh, expected.fresh);
   EXPECT_EQ(found.labels, expected.labels);
+  EXPECT_EQ(found.values, expected.values);
 }
 
 /// A batch assembled from the shares of all ranks. A share without padding has an empty mask.
@@ -272,6 +300,7 @@ Batch together(std::vector<Batch> parts) {
     append(whole.documents, part.documents);
     append(whole.fresh, part.fresh);
     append(whole.labels, part.labels);
+    append(whole.values, part.values);
   }
   return whole;
 }
@@ -294,6 +323,11 @@ TEST_F(DataParallelTest, SharesCoverTheBatch) {
                                    "data.sequence_length=100", how})});
     cases.push_back({"matching", "pairs.h5",
                      encoder_with({"objective.name=pair_classification", "data.sequence_length=100", how})});
+    for (const auto& [objective, store] : {std::pair{"regression", "numbers.h5"},
+                                           {"multi_label_classification", "sets.h5"},
+                                           {"token_classification", "tokens.h5"}})
+      cases.push_back({objective, store,
+                       encoder_with({std::string("objective.name=") + objective, "data.sequence_length=100", how})});
   }
   int widened = 0;
   for (const Case& one : cases) {

@@ -100,7 +100,8 @@ inline std::vector<double> head_rows_of(const std::vector<double>& values, std::
 
 /// Returns the result of the definition for inputs rounded to `dtype`.
 inline std::vector<double> definition_of(const AttentionProblem& p, DType dtype) {
-  const auto query = stored(p.query, dtype), key = stored(p.key, dtype), value = stored(p.value, dtype);
+  const auto query = stored(p.query, dtype), key = stored(p.key, dtype), value = stored(p.value, dtype),
+             gate = stored(p.gate, dtype);
   const std::int64_t heads = p.heads(), kv_heads = p.options.n_kv_heads;
   const auto of_head = [&](const std::vector<double>& values, std::int64_t h, std::int64_t width) {
     if (values.empty()) return values;
@@ -120,7 +121,7 @@ inline std::vector<double> definition_of(const AttentionProblem& p, DType dtype)
           p.n_projections(),     p.random_projection,   p.oprf_a.empty() ? 0 : p.oprf_a[static_cast<std::size_t>(h)]};
       c.n_query = p.n, c.n_key = p.n_key, c.d_value = p.d_value, c.causal = p.options.causal;
       c.window = p.options.window, c.softmax_window = p.options.softmax_window;
-      c.gate = p.gate.empty() ? 0 : p.gate[static_cast<std::size_t>(h)];
+      c.gate = gate.empty() ? 0 : gate[static_cast<std::size_t>(h)];
       c.rms = p.options.normalizer == ops::Normalizer::rms;
       c.rotate_numerator = p.options.rotate_numerator, c.rotary_base = p.options.rotary_base;
       c.query_center = of_head(p.query_center, h, p.d), c.key_center = of_head(p.key_center, h, p.d);
@@ -152,7 +153,8 @@ struct Outcome {
   std::vector<double> output, d_query, d_key, d_value, d_gate;
   ops::DenominatorReport report{};
 };
-/// Returns the problem's inputs on the device under test; with `leaves` their gradients are computed.
+/// Returns the problem's inputs on the device under test, the gate in `dtype` as in a model; with `leaves` their
+/// gradients are computed.
 inline ops::LinearAttentionInputs inputs_of(const AttentionProblem& p, DType dtype, bool leaves = true) {
   const auto variable = [&](const std::vector<double>& values, const Shape& shape, DType type) {
     const Tensor tensor = tensor_of(values, shape, type);
@@ -162,7 +164,7 @@ inline ops::LinearAttentionInputs inputs_of(const AttentionProblem& p, DType dty
   inputs.query = variable(p.query, p.query_shape(), dtype);
   inputs.key = variable(p.key, p.key_shape(), dtype);
   inputs.value = variable(p.value, p.value_shape(), dtype);
-  if (!p.gate.empty()) inputs.gate = variable(p.gate, {p.heads()}, accumulate_dtype(dtype));
+  if (!p.gate.empty()) inputs.gate = variable(p.gate, {p.heads()}, dtype);
   inputs.constants = constants_of(p, dtype);
   inputs.mask = mask_of(p);
   return inputs;
@@ -180,14 +182,15 @@ inline Outcome outcome_of(Tape& tape, const ops::LinearAttentionInputs& inputs, 
   if (inputs.gate.defined()) outcome.d_gate = values_of(inputs.gate.gradient());
   return outcome;
 }
-inline Outcome run_attention(const AttentionProblem& p, DType dtype) {
+/// `d_output`: see outcome_of.
+inline Outcome run_attention(const AttentionProblem& p, DType dtype, std::vector<double> d_output = {}) {
   Tape tape{stream()};
   ops::LinearAttentionInputs inputs = inputs_of(p, dtype);
   ops::DenominatorReport report;
   inputs.report = &report;
   const Variable output = attend(tape, inputs, p.options);
   report.gather();
-  Outcome outcome = outcome_of(tape, inputs, output);
+  Outcome outcome = outcome_of(tape, inputs, output, std::move(d_output));
   outcome.report = report;
   return outcome;
 }

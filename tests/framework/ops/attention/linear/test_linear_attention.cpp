@@ -88,6 +88,23 @@ TEST_P(EveryAttention, GradientMatchesFiniteDifference) {
   }
 }
 
+// Several chunks, and lengths and widths of vector and tile kernels, which finite differences are too slow for. The
+// gradients of float64 on the same inputs are compared with finite differences above.
+TEST_P(EveryAttention, GradientsInLowPrecisionMatchFloat64) {
+  for (const DType dtype : {DType::float32, DType::bfloat16}) {
+    SCOPED_TRACE(name_of(dtype));
+    AttentionProblem p = make_problem({2, 2, 1, 70, 16, 32, 24, 16});
+    for (auto* values : {&p.query, &p.key, &p.value, &p.gate}) *values = stored(*values, dtype);
+    const Outcome found = run_attention(p, dtype), expected = run_on_cpu(p, DType::float64);
+    const bool single = dtype == DType::float32;
+    const double bound = single ? 1e-4 : 0x1p-5;  // as in test_every_feature_map.cpp
+    EXPECT_LT(relative_error(found.d_query, expected.d_query), bound);
+    EXPECT_LT(relative_error(found.d_key, expected.d_key), bound);
+    EXPECT_LT(relative_error(found.d_value, expected.d_value), bound);
+    EXPECT_LT(scaled_error(found.d_gate, expected.d_gate), bound);
+  }
+}
+
 TEST_P(EveryAttention, ChunkSizeChangesOnlyRoundingAndThreadsChangeNothing) {
   AttentionProblem p = make_problem({2, 2, 1, 45, 8, 8, 16, 16});
   const Outcome small = run_attention(p, DType::float64);
@@ -191,27 +208,34 @@ TEST_P(EveryMaskedAttention, MaskedKeysHaveNoInfluence) {
 
 TEST_P(EveryPackedAttention, PackedDocumentsMatchSeparateDocuments) {
   const AttentionProblem p = make_problem({1, 2, 1, 70, 8, 8, 16, 16});
-  const Outcome packed = run_attention(p, DType::float32), packed16 = run_attention(p, DType::bfloat16);
+  const std::int64_t output_width = p.heads() * p.d_value;
+  const std::vector<double> d_output = normal_values(p.n * output_width, 5);
+  const Outcome packed = run_attention(p, DType::float32, d_output),
+                packed16 = run_attention(p, DType::bfloat16, d_output);
   for (std::int64_t start = 0, end = 1; start < p.n; start = end++) {
     while (end < p.n && p.documents[static_cast<std::size_t>(end)] == p.documents[static_cast<std::size_t>(start)])
       ++end;
     AttentionProblem alone = p;
     alone.n = alone.n_key = end - start;
     alone.documents.clear();
-    const auto cut = [&](std::vector<double>& values, std::int64_t width) {
-      values = {values.begin() + start * width, values.begin() + end * width};
+    const auto cut = [&](const std::vector<double>& values, std::int64_t width) {
+      return std::vector<double>(values.begin() + start * width, values.begin() + end * width);
     };
-    cut(alone.query, p.heads() * p.d);
-    cut(alone.key, p.options.n_kv_heads * p.d);
-    cut(alone.value, p.options.n_kv_heads * p.d_value);
+    const std::int64_t query_width = p.heads() * p.d, key_width = p.options.n_kv_heads * p.d,
+                       value_width = p.options.n_kv_heads * p.d_value;
+    alone.query = cut(p.query, query_width);
+    alone.key = cut(p.key, key_width);
+    alone.value = cut(p.value, value_width);
     if (!p.mask.empty()) alone.mask = {p.mask.begin() + start, p.mask.begin() + end};
-    const std::int64_t width = p.heads() * p.d_value;
-    const auto document = [&](const std::vector<double>& output) {
-      return std::vector<double>(output.begin() + start * width, output.begin() + end * width);
-    };
     // Chunks restart with each document, so the computation is exactly the same.
-    EXPECT_EQ(document(packed.output), run_attention(alone, DType::float32).output) << start;
-    EXPECT_EQ(document(packed16.output), run_attention(alone, DType::bfloat16).output) << start;
+    for (const auto& [dtype, found] : {std::pair{DType::float32, packed}, {DType::bfloat16, packed16}}) {
+      SCOPED_TRACE(fmt::format("{}, document at {}", name_of(dtype), start));
+      const Outcome separate = run_attention(alone, dtype, cut(d_output, output_width));
+      EXPECT_EQ(cut(found.output, output_width), separate.output);
+      EXPECT_EQ(cut(found.d_query, query_width), separate.d_query);
+      EXPECT_EQ(cut(found.d_key, key_width), separate.d_key);
+      EXPECT_EQ(cut(found.d_value, value_width), separate.d_value);
+    }
   }
 }
 

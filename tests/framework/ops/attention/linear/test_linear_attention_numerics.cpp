@@ -59,7 +59,7 @@ class FlushToZero {
 
 /// Rounds the inputs to float32, so that the float64 run gets the same values.
 void rounded_inputs(AttentionProblem& p) {
-  for (auto* values : {&p.query, &p.key, &p.value}) *values = stored(*values, DType::float32);
+  for (auto* values : {&p.query, &p.key, &p.value, &p.gate}) *values = stored(*values, DType::float32);
 }
 void make_hybrid(AttentionProblem& p, std::int64_t softmax_window) {
   p.options.softmax_window = softmax_window;
@@ -75,6 +75,8 @@ void expect_close(const AttentionProblem& p, double bound, const std::string& wh
     EXPECT_LT(scaled_error(found.d_query, expected.d_query), bound) << what << how;
     EXPECT_LT(scaled_error(found.d_key, expected.d_key), bound) << what << how;
     EXPECT_LT(scaled_error(found.d_value, expected.d_value), bound) << what << how;
+    // A sum over all rows, whose terms of size 1 cancel where the window has all the weight.
+    EXPECT_LT(scaled_error(found.d_gate, expected.d_gate, 1), bound) << what << how;
   };
   compare(run_attention(p, DType::float32), "");
   if (on_gpu()) return;
