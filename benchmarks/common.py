@@ -161,6 +161,15 @@ def cpu_model():
     return platform.processor()
 
 
+def cpu_numbers():
+    """Family, model and stepping, which tell processors apart whose names are equal."""
+    names, found = {"family": "cpu family", "model": "model", "stepping": "stepping"}, {}
+    for line in pathlib.Path("/proc/cpuinfo").read_text().split("\n\n")[0].splitlines():
+        key, _, value = line.partition(":")
+        found[key.strip()] = value.strip()
+    return ", ".join(f"{name} {found[key]}" for name, key in names.items() if key in found)
+
+
 def provenance(threads):
     run = lambda *command: subprocess.run(command, capture_output=True, text=True, cwd=ROOT).stdout.strip()
     memory = {
@@ -176,6 +185,7 @@ def provenance(threads):
         + ("-dirty" if run("git", "status", "--porcelain", "--untracked-files=no") else ""),
         "machine": {
             "cpu": cpu_model(),
+            "cpu_numbers": cpu_numbers(),
             "threads": threads,
             "cores": os.cpu_count(),
             "memory": memory["MemTotal"],

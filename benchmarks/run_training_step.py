@@ -3,10 +3,12 @@
 benchmarks/results/training_step_<date>.json.
 
 For each dtype: runs PyTorch eager and compiled and takes the faster one, then alternates steps and reports medians.
+PyTorch's form, chunk and environment are those that run_attention.py has found best on this machine with this dtype.
 Then runs one step of each at a longer sequence, in new processes, for their peak resident memory (VmHWM).
 """
 
 import argparse
+import datetime
 import json
 from contextlib import nullcontext
 
@@ -18,6 +20,8 @@ from common import (
     Worker,
     add_peer_arguments,
     compare,
+    cpu_model,
+    cpu_numbers,
     our_environment,
     our_program,
     peer_environments,
@@ -28,14 +32,46 @@ from common import (
 PEER = ROOT / "benchmarks" / "training_step" / "peer.py"
 
 
-def chunk_of_last_sweep(environments):
-    """The peer's best form, chunk and environment in the newest result of run_attention.py that knows one of these
-    environments."""
-    for path in sorted(RESULTS.glob("attention_*.json"), reverse=True):
-        best = json.loads(path.read_text()).get("peer_sweep", {}).get("best")
-        if best and best["environment"] in environments:
-            return {"form": best["form"], "chunk": best["chunk"], "environment": best["environment"], "from": path.name}
-    return {"form": "batched", "chunk": 128, "environment": next(iter(environments)), "from": "no earlier sweep"}
+def settings_of_sweep(environments, cpu, dtype, folder=RESULTS):
+    """The peer's best form, chunk and environment in the newest result of run_attention.py of this processor and dtype
+    whose environment exists here; None if there is no such result."""
+    fitting = []
+    for path in folder.glob("attention_*.json"):
+        found = json.loads(path.read_text())
+        best = found.get("peer_sweep", {}).get("best")
+        if not best or best["environment"] not in environments:
+            continue
+        machine, shape = found["machine"], found["shape"]
+        # Virtual machines name different processors alike ("AMD EPYC"), so results without their numbers do not fit.
+        if (machine["cpu"], machine.get("cpu_numbers")) == cpu and shape.get("dtype", "float32") == dtype:
+            fitting.append((datetime.datetime.fromisoformat(found["date"]), path.name, best))
+    if not fitting:
+        return None
+    _, name, best = max(fitting, key=lambda result: result[:2])
+    return {**{key: best[key] for key in ("form", "chunk", "environment")}, "from": name}
+
+
+def settings_of_peer(arguments, environments):
+    """Those of each dtype, or an error that names the commands that find them."""
+    dtypes = arguments.dtypes or ["float32"]
+    cpu = (cpu_model(), cpu_numbers())
+    settings = {dtype: settings_of_sweep(environments, cpu, dtype) for dtype in dtypes}
+    missing = [dtype for dtype in dtypes if not settings[dtype]]
+    if arguments.peer_chunk:
+        given = {"form": "batched", "environment": next(iter(environments)), "from": "--peer-chunk"}
+        return {dtype: {**(settings[dtype] or given), "chunk": arguments.peer_chunk} for dtype in dtypes}
+    if missing:
+        raise SystemExit(
+            f"run_training_step.py: {RESULTS.relative_to(ROOT)} has no result of run_attention.py for this processor "
+            f"({cpu[0]}, {cpu[1]}) with {' and '.join(missing)}, from which PyTorch's best settings are taken; "
+            f"run first, or choose with --peer-chunk:\n"
+            + "\n".join(
+                f"  {arguments.python} benchmarks/run_attention.py --threads {arguments.threads} --dtype {dtype} "
+                f"--name attention_{dtype}"
+                for dtype in missing
+            )
+        )
+    return settings
 
 
 def faster_peer(command, environment, request, modes, budget):
@@ -67,6 +103,10 @@ def faster_peer(command, environment, request, modes, budget):
     if best is None:
         raise SystemExit("the peer ran in no mode; see above")
     return best[1], best[2], measured
+
+
+def favor_request(settings):
+    return {"attention": "favor", "form": settings["form"], "chunk": settings["chunk"]}
 
 
 def speed(arguments, model, program, environment, favor, dtype, budget):
@@ -168,10 +208,12 @@ def main():
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--our-chunk", type=int, default=64)
     parser.add_argument("--before", help="benchmark_training_step of an earlier commit, which takes its turns too")
-    parser.add_argument("--peer-chunk", type=int, help="default: the fastest in the newest result of run_attention.py")
+    parser.add_argument("--peer-chunk", type=int, help="instead of that of run_attention.py")
     add_peer_arguments(parser, "training_step")
     arguments = parser.parse_args()
     budget = Budget(arguments.seconds)
+    environments = peer_environments(arguments.threads)
+    settings = settings_of_peer(arguments, environments)
     program = arguments.program or our_program("benchmark_training_step", arguments.build)
     model = {
         "n": arguments.n,
@@ -183,23 +225,20 @@ def main():
         "vocabulary": 256,
         "batch": 1,
     }
-    environments = peer_environments(arguments.threads)
-    sweep = chunk_of_last_sweep(environments)
-    favor = {"attention": "favor", "form": sweep["form"], "chunk": arguments.peer_chunk or sweep["chunk"]}
     result = {
         "what": "training step of a decoder with FAVOR+ attention: forward, loss, backward, clipping, AdamW",
         "model": model,
-        "peer_chunk": {**sweep, **favor},
+        "peer_settings": settings,
         **provenance(arguments.threads),
         "speed": {},
     }
     for dtype in arguments.dtypes:
         if budget.allows(40, dtype):
-            result["speed"][dtype] = speed(
-                arguments, model, program, environments[sweep["environment"]], favor, dtype, budget
-            )
+            environment, favor = environments[settings[dtype]["environment"]], favor_request(settings[dtype])
+            result["speed"][dtype] = speed(arguments, model, program, environment, favor, dtype, budget)
     if arguments.long_n and budget.allows(30, "memory"):
-        result["memory"] = memory(arguments, model, program, favor, (arguments.dtypes or ["float32"])[0])
+        dtype = next(iter(settings))
+        result["memory"] = memory(arguments, model, program, favor_request(settings[dtype]), dtype)
     result["left_out"] = budget.skipped
     write_result(arguments.name, result)
 

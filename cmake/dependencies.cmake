@@ -1,6 +1,25 @@
 # All dependencies are Debian 12 packages. scripts/setup.sh installs them; docs/internals/architecture.md lists their
 # purposes.
+
+# A library of an active conda environment, next to this system's, fails to link or crashes at run time. Programs such
+# as CMake and ccache may come from there.
+function(furlong_reject_conda)
+  if("$ENV{CONDA_PREFIX}" STREQUAL "")
+    return()
+  endif()
+  get_cmake_property(names CACHE_VARIABLES)
+  list(FILTER names EXCLUDE REGEX "^(CMAKE_|FIND_PACKAGE_MESSAGE_|furlong_|CCACHE$|LLD$)")
+  foreach(name ${names})
+    string(FIND "$CACHE{${name}}" "$ENV{CONDA_PREFIX}/" place)
+    if(NOT place EQUAL -1)
+      message(FATAL_ERROR "${name} is $CACHE{${name}}, in the active conda environment. Run `conda deactivate`, "
+        "delete ${CMAKE_BINARY_DIR} and build again.")
+    endif()
+  endforeach()
+endfunction()
+
 find_package(PkgConfig REQUIRED)
+furlong_reject_conda()  # conda's pkg-config does not find this system's libraries
 find_package(Threads REQUIRED)
 if(FURLONG_THREADS STREQUAL "openmp")
   find_package(OpenMP REQUIRED COMPONENTS CXX)
@@ -36,7 +55,7 @@ find_package(Gloo REQUIRED CONFIG)
 # communication/gloo derives from its classes, whose headers include one that Debian's package omits.
 set(furlong_gloo_options -idirafter${CMAKE_SOURCE_DIR}/communication/gloo/missing)
 try_run(FURLONG_GLOO_LAYOUT FURLONG_GLOO_COMPILES SOURCES ${CMAKE_SOURCE_DIR}/cmake/gloo_layout.cpp
-  COMPILE_DEFINITIONS ${furlong_gloo_options} LINK_LIBRARIES gloo Threads::Threads
+  COMPILE_DEFINITIONS "\"${furlong_gloo_options}\"" LINK_LIBRARIES gloo Threads::Threads
   COMPILE_OUTPUT_VARIABLE furlong_gloo_output)
 if(NOT FURLONG_GLOO_LAYOUT EQUAL 0)
   unset(FURLONG_GLOO_LAYOUT CACHE)  # checked again by the next configuration
@@ -44,6 +63,7 @@ if(NOT FURLONG_GLOO_LAYOUT EQUAL 0)
   message(FATAL_ERROR "The classes of libgloo differ from its headers with communication/gloo/missing \
 (cmake/gloo_layout.cpp); use the package of Debian 12. ${furlong_gloo_output}")
 endif()
+furlong_reject_conda()
 
 # All dependencies that a room may include; a static library is not affected by what it links.
 add_library(furlong_libraries INTERFACE)

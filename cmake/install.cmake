@@ -29,7 +29,8 @@ install(CODE "
 # The program describes its commands itself: a manual page, and completion for two shells.
 set(described ${CMAKE_BINARY_DIR}/generated/described)
 set(describe ${CMAKE_SOURCE_DIR}/scripts/describe_program.sh)
-install(CODE "execute_process(COMMAND ${describe} $<TARGET_FILE:furlong> ${described} COMMAND_ERROR_IS_FATAL ANY)")
+install(CODE "execute_process(COMMAND \"${describe}\" \"$<TARGET_FILE:furlong>\" \"${described}\"
+  COMMAND_ERROR_IS_FATAL ANY)")
 install(FILES ${described}/furlong.1.gz DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
 install(FILES ${described}/furlong DESTINATION ${CMAKE_INSTALL_DATAROOTDIR}/bash-completion/completions)
 install(FILES ${described}/_furlong DESTINATION ${CMAKE_INSTALL_DATAROOTDIR}/zsh/vendor-completions)

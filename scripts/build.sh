@@ -29,6 +29,11 @@ for name in FURLONG_CUDA FURLONG_WARNINGS_AS_ERRORS; do
   [[ -z ${!name:-} ]] || settings+=("$name=${!name}")
 done
 
+if [[ $(uname -s) != Linux || $(uname -m) != x86_64 ]]; then
+  echo "build: Furlong needs Linux on x86-64; this is $(uname -s) on $(uname -m)" >&2
+  exit 1
+fi
+
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 folder=build/$preset
 log=$folder/build.log
@@ -36,8 +41,10 @@ mkdir -p "$folder"
 
 # A compiler takes up to about 1 GiB, so machines with many cores and little memory run fewer.
 memory_gib=$(awk '/^MemAvailable:/ { print int($2 / 1048576) }' /proc/meminfo)
-cores=$(nproc)
-jobs=${FURLONG_JOBS:-$(( memory_gib < 1 ? 1 : memory_gib < cores ? memory_gib : cores ))}
+limit_gib=$(( $(scripts/limits.sh memory_mib) / 1024 ))
+cores=$(scripts/limits.sh cores)
+jobs=$(printf '%s\n' "$memory_gib" "$limit_gib" "$cores" | sort -n | head -n 1)
+jobs=${FURLONG_JOBS:-$(( jobs < 1 ? 1 : jobs ))}
 
 # Shows the first failure, which usually causes the others.
 fail() {

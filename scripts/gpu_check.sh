@@ -35,7 +35,7 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 all_parts=(gpu_tests quickstart python_benchmark benchmark memcheck racecheck other_tests)
 parts=("${all_parts[@]}")
 output=gpu_report.json limit=0 without_gpu=false filter='*' build=$root/build/release test_seconds=300 steps=60
-cores=$(nproc)
+cores=$("$root/scripts/limits.sh" cores)
 shards=$(( cores < 16 ? cores : 16 )) shards_given=false
 number() { [[ $2 =~ ^[1-9][0-9]{0,6}$ ]] || stop "$1 \"$2\": expected an integer above 0"; }
 while (( $# )); do
@@ -137,21 +137,28 @@ if ! $without_gpu && command -v nvidia-smi >/dev/null; then
   disown
   trap 'kill "$keeper" 2>/dev/null' EXIT
 fi
-nvidia_smi=$(nvidia-smi --format=csv,noheader \
-  --query-gpu=name,driver_version,memory.total,clocks.max.sm,clocks.max.memory,power.limit 2>/dev/null)
-device=${nvidia_smi%%,*}
+# query_gpu FIELDS: prints them for the first GPU of CUDA_VISIBLE_DEVICES; nothing for a MIG instance, of which
+# nvidia-smi reports no such fields.
+query_gpu() {
+  local visible=${CUDA_VISIBLE_DEVICES:-}
+  visible=${visible%%,*}
+  nvidia-smi --format=csv,noheader --query-gpu="$1" ${visible:+--id="$visible"} 2>/dev/null
+}
+nvidia_smi=$(query_gpu name,driver_version,memory.total,clocks.max.sm,clocks.max.memory,power.limit) || nvidia_smi=''
+# first_device PATTERN: prints what PATTERN captures in doctor's list of devices, of the first device.
+first_device() { sed -n "/\"devices\": \\[/,/\\]/s/$1/\1/p" <<<"$doctor" | head -n 1; }
+device=$(first_device '.*"name": "\(.*\)".*')
 # Each test program has its own context, which takes some hundred MiB, and tensors: 2 GiB are reserved for it. In the
 # modes Exclusive_Process and Exclusive_Thread the GPU accepts one program at a time.
 if ! $without_gpu && ! $shards_given; then
-  IFS=', ' read -r mode free _ <<<"$(nvidia-smi --format=csv,noheader,nounits \
-    --query-gpu=compute_mode,memory.free 2>/dev/null | head -n 1)"
-  if [[ ${mode:-} == Exclusive* ]]; then
+  mode=$(query_gpu compute_mode | head -n 1)
+  free=$(first_device '.*"free_bytes": \([0-9]*\).*')
+  if [[ $mode == Exclusive* ]]; then
     shards=1
-  elif [[ ${free:-} =~ ^[0-9]+$ ]] && (( free / 2048 < shards )); then
-    shards=$(( free < 4096 ? 1 : free / 2048 ))
+  elif [[ $free ]] && (( free >> 31 < shards )); then
+    shards=$(( free >> 32 ? free >> 31 : 1 ))
   fi
 fi
-[[ $device ]] || device=$(sed -n '/"devices": \[/,/\]/s/.*"name": "\(.*\)".*/\1/p' <<<"$doctor" | head -n 1)
 system=$(sed -n 's/^PRETTY_NAME="\{0,1\}\([^"]*\)"\{0,1\}$/\1/p' /etc/os-release 2>/dev/null)
 began=$(date -u +%Y-%m-%dT%H:%M:%SZ)
 echo "gpu_check: furlong $(field version), commit $(field commit), on ${device:-a machine without a GPU} ($cuda)," \

@@ -12,7 +12,11 @@ shopt -s extglob
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 furlong=${FURLONG:-$root/build/release/bin/furlong}
-[[ -x $furlong ]] || furlong=$(command -v furlong)  # an installed program
+if [[ ! -x $furlong ]] && ! furlong=$(command -v furlong); then  # an installed program
+  echo "prepare_data.sh: the program furlong is neither in $root/build/release/bin nor in PATH; build it" \
+    "(scripts/build.sh release), add its folder to PATH, or set FURLONG to its path" >&2
+  exit 1
+fi
 data=${FURLONG_DATA:-data}
 name=${1:-}
 source=''    # a file or folder; empty: the data set is generated

@@ -155,7 +155,8 @@ report_progress() {
 # ctest tests that match the regular expression PROGRAMS. One more program runs at once than there are cores, because
 # many wait.
 run_tests() {
-  local build=build/$1 patterns=$2 programs=$3 log=build/$1/tests.log status=0 found
+  local build=build/$1 patterns=$2 programs=$3 log=build/$1/tests.log status=0 found cores
+  cores=$(scripts/limits.sh cores)
   shift 3
   local selection=(-R "$programs")
   [[ $patterns != *-* ]] || selection+=(-E "$(regex_of "${patterns#*-}")")
@@ -163,7 +164,7 @@ run_tests() {
   rm -f "$build"/tests/results/*
   report_progress "$log" &
   reporter=$!
-  "$@" env ${patterns:+"GTEST_FILTER=$patterns"} ctest --test-dir "$build" --parallel "$(($(nproc) + 1))" \
+  "$@" env ${patterns:+"GTEST_FILTER=$patterns"} ctest --test-dir "$build" --parallel $(( cores + 1 )) \
     --output-on-failure --no-tests=error "${selection[@]}" >"$log" 2>&1 || status=$?
   kill "$reporter" 2>/dev/null || true  # it may have ended
   wait "$reporter" 2>/dev/null || true
@@ -196,9 +197,10 @@ tests_with() {
 # sanitized PRESET NAME: all tests in the build PRESET.
 sanitized() {
   # Four threads even with fewer cores, and one inside oneDNN, whose threads the sanitizers do not track. Tests that
-  # fork may run after tests that left waiting threads.
+  # fork may run after tests that left waiting threads, and a rank that fails ends without joining its own.
   local environment=(env FURLONG_POOL_THREADS=4 OMP_NUM_THREADS=1 UBSAN_OPTIONS=print_stacktrace=1
-    "TSAN_OPTIONS=suppressions=$PWD/scripts/tsan.supp halt_on_error=1 second_deadlock_stack=1 die_after_fork=0")
+    "TSAN_OPTIONS=suppressions=$PWD/scripts/tsan.supp halt_on_error=1 second_deadlock_stack=1 die_after_fork=0 \
+report_thread_leaks=0")
   # ThreadSanitizer's shadow memory conflicts with the wide address randomization of recent kernels.
   if [[ $1 == tsan ]] && setarch --addr-no-randomize true 2>/dev/null; then
     environment+=(setarch --addr-no-randomize)

@@ -44,9 +44,8 @@ class TrainSbatch : public testing::WithTemporaryFolder {
     std::filesystem::remove(path("requeued"));
     std::filesystem::remove(path("begun"));
     const std::string command = "cd " + path(".") + " && export PATH=" + path("") + ":$PATH FURLONG=" + path("chosen") +
-                                " SLURM_JOB_ID=42 SLURM_CPUS_PER_TASK=8; unset OMP_NUM_THREADS; bash " +
-                                script_.string() + " " + arguments + " > log 2>&1 & shell=$!; " + meanwhile +
-                                " wait $shell; exit $?";
+                                " SLURM_JOB_ID=42 SLURM_CPUS_PER_TASK=8 OMP_NUM_THREADS=1; bash " + script_.string() +
+                                " " + arguments + " > log 2>&1 & shell=$!; " + meanwhile + " wait $shell; exit $?";
     file("submit", command);
     const int status = std::system(("bash " + path("submit") + " 2> /dev/null").c_str());
     return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, content(path("log")),
@@ -60,8 +59,8 @@ TEST_F(TrainSbatch, StartsTrainingWithArguments) {
   const Outcome done = submit(R"(echo "$@"; echo "secret $FURLONG_JOB_SECRET, $OMP_NUM_THREADS threads")",
                               "c.yaml --set 'data.text=a b'");
   EXPECT_EQ(done.status, 0);
-  EXPECT_THAT(done.log,
-              HasSubstr("--kill-on-bad-exit=0 --wait=60 " + path("chosen") + " train c.yaml --set data.text=a b\n"));
+  EXPECT_THAT(done.log, HasSubstr("--export=ALL --kill-on-bad-exit=0 --wait=60 " + path("chosen") +
+                                  " train c.yaml --set data.text=a b\n"));
   EXPECT_THAT(done.log, ::testing::ContainsRegex("secret [0-9a-f]{32}, 8 threads\n"));
   EXPECT_EQ(done.requeued, "");
 }
