@@ -1,6 +1,7 @@
 // furlong analyze: measures errors, weights and norms of attention.
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -8,6 +9,7 @@
 #include "cli/attention_options.h"
 #include "cli/command_line.h"
 #include "cli/common_options.h"
+#include "cli/held_output.h"
 #include "cli/json_output.h"
 #include "framework/core/parallel.h"
 #include "framework/core/version.h"
@@ -42,6 +44,19 @@ const std::vector<std::string>& default_maps() {
   return names;
 }
 
+/// Throws UserError for options of random features if none of --feature-maps has them.
+void check_random(const AnalyzeArguments& options, const Given& given) {
+  const auto is_random = [](const std::string& name) { return attention_candidate(name).is_random(); };
+  if (options.maps.empty() || std::any_of(options.maps.begin(), options.maps.end(), is_random)) return;
+  const auto takes = [](const ops::FeatureMapInfo& info) { return info.needs_random_projection; };
+  const std::string maps = fmt::format("--feature-maps {}", fmt::join(ops::feature_maps_where(takes), " or "));
+  refuse_unless(false, given.features, maps);
+  refuse_unless(false, given.kinds, maps);
+  // Gaussian queries and keys are drawn as often, and the search of --target-error for a model's own attention draws.
+  const bool gaussian = !options.of_model() && options.sweep.input.empty();
+  refuse_unless(gaussian || given.target_error.is_given(), given.draws, maps);
+}
+
 void check(const AnalyzeArguments& options, const Given& given) {
   const bool from_file = !options.sweep.input.empty();
   if (options.of_model() && from_file)
@@ -67,6 +82,7 @@ void check(const AnalyzeArguments& options, const Given& given) {
   std::vector<std::string> maps;  // full names: taylor is taylor:2
   for (const std::string& name : options.maps) maps.push_back(attention_candidate(name).name());
   refuse_twice("--feature-maps", maps);
+  check_random(options, given);
   if (!options.plot.empty() && !options.plot.ends_with(".svg"))
     throw UserError("--plot {}: expected a file name that ends in .svg", options.plot);
 }
@@ -115,6 +131,7 @@ void refuse_input(const AnalyzeArguments& options, const std::string& output, co
   if (output.empty()) return;
   refuse_replacing_inputs({options.sweep.input.string(), options.model.store.string()}, output, option);
   if (options.of_model()) refuse_replacing_inputs(files_of_run(options.model.run), output, option);
+  refuse_replacing_data(output, option);
 }
 
 /// Result files. They are created before the work, so that a wrong path fails early, and appear only when complete.

@@ -9,6 +9,7 @@
 #include "cli/attention_options.h"
 #include "cli/command_line.h"
 #include "cli/common_options.h"
+#include "cli/held_output.h"
 #include "cli/json_output.h"
 #include "framework/core/device.h"
 #include "framework/core/parallel.h"
@@ -80,6 +81,7 @@ void run(AttendArguments& options) {
   attend_options.dtype = dtype_from_name(options.dtype);
   attend_options.recurrent = options.mode == "recurrent";
   attend_options.device = device_from_name(options.device);
+  refuse_replacing_data(attend_options.output);
   const AttendReport report = attend(attend_options);
   options.json ? print_as_json(options, report) : print_text(options, report);
 }

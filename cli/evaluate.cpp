@@ -10,6 +10,7 @@
 #include "cli/command_line.h"
 #include "cli/common_options.h"
 #include "cli/evaluate_report.h"
+#include "cli/held_output.h"
 #include "cli/json_output.h"
 #include "datasets/samplers/labeled_source.h"
 #include "evaluation/data_change.h"
@@ -158,6 +159,7 @@ Findings measure(Model& model, const SplitData& on, const EvaluateArguments& opt
   if (!options.predictions.empty()) {
     refuse_replacing_inputs(files_of_run(options.run), options.predictions, "--predictions");
     refuse_replacing_inputs({on.path()}, options.predictions, "--predictions");
+    refuse_replacing_data(options.predictions, "--predictions");
     file.emplace(options.predictions, documents_of(model, on, options));
   }
   if (!options.lengths.empty())

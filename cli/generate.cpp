@@ -26,9 +26,17 @@ struct GenerateArguments {
   std::string run, prompt, prompt_file, device = "auto";
   std::vector<std::string> stop;
   GenerateOptions generate;
+  std::vector<Option> of_sampling;  // without effect at temperature 0
   std::int64_t threads = 0;
   bool json = false, special = false;
 };
+
+void check_sampling(const GenerateArguments& options) {
+  for (const Option& option : options.of_sampling)
+    if (options.generate.temperature == 0 && option.is_given())
+      throw UserError("{} has no effect with --temperature 0, which takes the most probable token; remove it",
+                      option.name());
+}
 
 /// Returns the content of a file, or of standard input if `path` is "-".
 std::string text_of_file(const std::string& path) {
@@ -104,6 +112,7 @@ class SampleOutput {
 };
 
 void run(GenerateArguments& options) {
+  check_sampling(options);
   set_thread_count(static_cast<int>(options.threads));
   if (!options.prompt_file.empty()) options.prompt = text_of_file(options.prompt_file);
   Model model = load_model(CheckpointReader::open(checkpoint_of(options.run)), device_from_name(options.device),
@@ -163,16 +172,17 @@ void add_generate(Command program, int& /*status*/) {
                   "Divides the logits; 0: always take the most probable token")
       .shows_default()
       .range(0.0, 100.0);
-  command.add_option("--top-k", options->generate.top_k, "Sample from the k most probable tokens; 0: from all")
-      .shows_default()
-      .range(0, 1000000000)
-      .value_name("K");
-  command
-      .add_option("--top-p", options->generate.top_p,
-                  "Sample from the most probable tokens that together reach this probability")
-      .shows_default()
-      .range(1e-6, 1.0)
-      .value_name("P");
+  options->of_sampling = {
+      command.add_option("--top-k", options->generate.top_k, "Sample from the k most probable tokens; 0: from all")
+          .shows_default()
+          .range(0, 1000000000)
+          .value_name("K"),
+      command
+          .add_option("--top-p", options->generate.top_p,
+                      "Sample from the most probable tokens that together reach this probability")
+          .shows_default()
+          .range(1e-6, 1.0)
+          .value_name("P")};
   command.add_option("--seed", options->generate.seed, "Seed of the sampling").shows_default();
   command
       .add_option("--samples", options->generate.samples,

@@ -2,6 +2,10 @@
 
 #include <vector>
 
+#include "datasets/tokenized_dataset.h"
+#include "framework/io/checkpoint_file.h"
+#include "framework/io/hdf5.h"
+
 namespace furlong::command_line {
 namespace {
 
@@ -9,7 +13,26 @@ void check(bool done) {
   if (!done) throw MachineError("cannot use a temporary file; free some space, or give --output a file");
 }
 
+bool is_tokenized_dataset(const std::filesystem::path& path) {
+  if (hdf5::File::lacks_signature(path)) return false;
+  try {
+    TokenizedDataset::open(path.string());
+    return true;
+  } catch (const UserError&) {
+    return false;
+  }
+}
+
 }  // namespace
+
+void refuse_replacing_data(const std::filesystem::path& output, const char* option) {
+  std::error_code missing;
+  if (!std::filesystem::is_regular_file(output, missing)) return;
+  const bool is_checkpoint = checkpoint_checksum(output).has_value();
+  if (is_checkpoint || is_tokenized_dataset(output))
+    throw UserError("{}: is a {}, which this command does not replace; choose another {}", output.string(),
+                    is_checkpoint ? "checkpoint" : "tokenized dataset", option);
+}
 
 HeldOutput::HeldOutput(const std::filesystem::path& path) {
   if (!path.empty()) {

@@ -5,6 +5,7 @@
 
 #include "cli/command_line.h"
 #include "cli/common_options.h"
+#include "cli/held_output.h"
 #include "framework/core/parallel.h"
 #include "framework/io/atomic_file.h"
 
@@ -22,6 +23,7 @@ void run(const LogitsArguments& options) {
   set_thread_count(static_cast<int>(options.threads));
   const std::filesystem::path path = checkpoint_of(options.run);
   refuse_replacing_inputs({path.string(), options.input.string()}, options.output);
+  refuse_replacing_data(options.output);
   const CheckpointReader checkpoint = CheckpointReader::open(path);
   Model model = load_model(checkpoint, device_from_name(options.device), weights_named(options.weights),
                            [](const Parameter&) { return true; });

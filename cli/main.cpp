@@ -110,10 +110,10 @@ void limit_spinning([[maybe_unused]] char** argv) {
 }
 
 /// Opens missing standard streams. Otherwise, a file could get the number of a standard stream, and messages would be
-/// written to it.
+/// written to it. Writing to them fails, so that a lost result is an error.
 void occupy_standard_streams() {
   for (int stream = 0; stream <= 2; ++stream) {
-    if (fcntl(stream, F_GETFD) == -1) open("/dev/null", stream == 0 ? O_RDONLY : O_WRONLY);
+    if (fcntl(stream, F_GETFD) == -1) open("/dev/null", O_RDONLY);
   }
 }
 

@@ -31,7 +31,7 @@ struct PrepareArguments {
   std::string labeled_format = "auto";
   bool labeled_by_folder = false;
   std::vector<Option> of_fields;  // options that have no meaning for whole files
-  Option split_by, label_type;
+  Option split_by, label_type, seed;
   bool json = false;
 };
 
@@ -101,10 +101,10 @@ void add_splits(Command command, PrepareArguments& arguments, const std::string&
                       "span: train, validation and test are consecutive parts of the data, which cut documents; "
                       "document: whole documents, by a hash of the seed and the document's number");
   arguments.split_by = command.option("--split-by");
-  command
-      .add_option("--seed", options.store.seed,
-                  "Seed of --split-by document, and of the order of files labeled by their folder")
-      .shows_default();
+  arguments.seed = command
+                       .add_option("--seed", options.store.seed,
+                                   "Seed of --split-by document, and of the order of files labeled by their folder")
+                       .shows_default();
   command.add_flag("--force", options.force, "Overwrite an existing output");
   add_json(command, arguments.json, "Print the report as one JSON object");
 }
@@ -383,6 +383,11 @@ void run(PrepareArguments& arguments) {
   // Files of a split are whole documents. A given span is an error.
   if ((own_validation || own_test) && !arguments.split_by.is_given())
     arguments.options.store.split_by = DatasetWriterOptions::SplitBy::document;
+  // Images can be labeled by their folder.
+  const bool by_folder = arguments.labeled_by_folder || arguments.options.format == PrepareOptions::Format::images;
+  if (arguments.options.store.split_by == DatasetWriterOptions::SplitBy::span && !by_folder &&
+      arguments.seed.is_given())
+    throw UserError("--seed has no effect with --split-by span; remove it, or add --split-by document");
   if (arguments.split.empty()) arguments.split = split_without(own_validation, own_test);
   arguments.options.store.shares = parse_split_shares(arguments.split);
   arguments.options.progress = [](const PrepareOptions::Progress& now) {

@@ -86,6 +86,8 @@ std::pair<std::size_t, bool> write(const ReportArguments& options) {
   }
   for (const std::string& directory : options.runs)
     refuse_replacing_inputs({directory + "/recovery.json"}, options.output);
+  if (const std::string extension = options.output.extension().string(); extension != ".html" && extension != ".htm")
+    throw UserError("--output: {} has the extension '{}'; expected .html", options.output.string(), extension);
   ReportTables tables;
   for (const std::string& file : options.lra) tables.lra.push_back(read_lra(file));
   bool running = false;

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <string_view>
 
 #include "cli/command_line.h"
 #include "cli/common_options.h"
@@ -12,6 +13,7 @@
 #include "framework/config/table.h"
 #include "framework/core/error.h"
 #include "framework/core/log.h"
+#include "trainers/settings/settings.h"
 
 namespace furlong::command_line {
 namespace {
@@ -28,6 +30,7 @@ struct Filter {
   std::string column, comparison, value;
 
   bool holds(const Cell& cell) const {
+    if (column == "changed") return holds_for_date(cell.text);
     const Cell wanted = text_cell(value);
     if (comparison == "=" && cell.integer && wanted.integer) return *cell.integer == *wanted.integer;
     if (comparison == "=")
@@ -35,7 +38,23 @@ struct Filter {
     if (comparison == "!=") return !Filter{column, "=", value}.holds(cell);
     return comparison == "<" ? cell.number < wanted.number : cell.number > wanted.number;
   }
+
+ private:
+  /// A day is equal to all its times, and a month to all its days. Dates of the table sort as text.
+  bool holds_for_date(const std::string& time) const {
+    const int order = time.compare(0, value.size(), value);
+    return comparison == "=" ? order == 0 : comparison == "!=" ? order != 0 : comparison == "<" ? order < 0 : order > 0;
+  }
 };
+
+/// Whether the text is a date as in the column `changed`, from its year to its minute.
+bool is_date(std::string_view text) {
+  constexpr std::string_view form = "0000-00-00 00:00";
+  if (text.size() != 4 && text.size() != 7 && text.size() != 10 && text.size() != form.size()) return false;
+  return std::equal(text.begin(), text.end(), form.begin(), [](char found, char wanted) {
+    return wanted == '0' ? found >= '0' && found <= '9' : found == wanted;
+  });
+}
 
 Filter filter_of(const std::string& text) {
   const std::size_t at = text.find_first_of("=<>!");
@@ -47,20 +66,25 @@ Filter filter_of(const std::string& text) {
         "model.attention.mechanism=linear",
         text);
   Filter filter{text.substr(0, at), text.substr(at, length), text.substr(at + length)};
+  if (filter.column == "changed") {
+    if (is_date(filter.value)) return filter;
+    throw UserError("--where {}: found '{}'; expected a date or time such as 2027-01-31 or '2027-01-31 18:30'", text,
+                    filter.value);
+  }
   if ((filter.comparison == "<" || filter.comparison == ">") && !text_cell(filter.value).numeric)
     throw UserError("--where {}: '{}' is not a number", text, filter.value);
   return filter;
 }
 
-/// Throws UserError for a column that no run has.
-void check_column(const std::string& column, const std::string& option, const std::vector<RunFiles>& runs) {
+/// Throws UserError for a text that is neither a column nor a config key. A key without effect in a run has no value.
+void check_column(const std::string& column, const std::string& option) {
   std::vector<std::string> known = run_columns();
-  for (const RunFiles& run : runs) {
-    for (const auto& [key, value] : run.config) known.push_back(key);
-  }
+  Settings settings;
+  const config::Table table = settings_table(settings, false);
+  for (const config::Key& key : table.keys()) known.push_back(key.path());
   if (std::find(known.begin(), known.end(), column) != known.end()) return;
   const std::string hint = config::nearest(column, known);
-  throw UserError("{}: '{}' is neither a column ({}) nor a key in the config of a run{}", option, column,
+  throw UserError("{}: '{}' is neither a column ({}) nor a config key{}", option, column,
                   config::join(run_columns(), ", "), hint.empty() ? "" : "; did you mean " + hint + "?");
 }
 
@@ -79,14 +103,14 @@ void run(const RunsArguments& options) {
   std::vector<Filter> filters;
   for (const std::string& text : options.where) {
     filters.push_back(filter_of(text));
-    check_column(filters.back().column, "--where", runs);
+    check_column(filters.back().column, "--where");
   }
   std::vector<std::string> columns{"run", "state", "step", "tokens", "loss", "validation", "best", "rate", "changed"};
   for (const std::string& column : options.columns) {
-    check_column(column, "--columns", runs);
+    check_column(column, "--columns");
     if (std::find(columns.begin(), columns.end(), column) == columns.end()) columns.push_back(column);
   }
-  check_column(options.sort, "--sort", runs);
+  check_column(options.sort, "--sort");
   std::erase_if(runs, [&](const RunFiles& run) {
     return !std::all_of(filters.begin(), filters.end(), [&](const Filter& filter) {
       return filter.holds(cell_of(run, options.folder, filter.column));
@@ -137,8 +161,8 @@ void add_runs(Command program, int& /*status*/) {
   command.footer(
       "Columns: run, state (running, finished or stopped), step, tokens, loss and validation (latest loss and "
       "validation loss), best (lowest validation loss), rate (training tokens per second, of all steps), changed (time "
-      "of the last "
-      "line in metrics.jsonl). With --columns also best_step and seconds (of training, without validation).");
+      "of the last line in metrics.jsonl; --where compares it with dates such as 2027-01-31). With --columns also "
+      "best_step and seconds (of training, without validation).");
   command.examples({
       "furlong runs runs --sort best",
       "furlong runs runs --where model.attention.mechanism=linear --columns model.attention.n_features,seed",

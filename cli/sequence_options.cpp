@@ -8,6 +8,7 @@
 #include <filesystem>
 
 #include "cli/common_options.h"
+#include "cli/held_output.h"
 #include "conversion/import_model.h"
 #include "framework/core/log.h"
 #include "framework/core/parallel.h"
@@ -15,6 +16,18 @@
 #include "framework/io/atomic_file.h"
 
 namespace furlong::command_line {
+
+namespace {
+
+void check_separator(const SequenceOptions& options) {
+  const bool reads_text = std::any_of(options.input.paths.begin(), options.input.paths.end(), [&](const auto& path) {
+    return format_of_input(options.input, path) == SequenceInput::Format::text;
+  });
+  if (options.separator.is_given() && !reads_text)
+    throw UserError("--separator has no effect: no input is read as text; remove it, or add --input-format text");
+}
+
+}  // namespace
 
 void add_model_and_inputs(Command command, SequenceOptions& options) {
   command.add_option("model", options.model, "A run directory, a checkpoint, a Hugging Face directory or a GGUF file")
@@ -51,7 +64,7 @@ void add_reading_options(Command command, SequenceOptions& options) {
       .add_option("--id-field", input.id_field,
                   "Column or JSON key of the sequence's id in the output (default: its number, from 1)")
       .value_name("FIELD");
-  command.add_choice(
+  options.separator = command.add_choice(
       "--separator", {"line", "blank-line", "file"}, "line",
       [&input](const std::string& word) {
         input.separator = word == "file"   ? DocumentSeparator::file
@@ -72,6 +85,7 @@ void add_reading_options(Command command, SequenceOptions& options) {
 }
 
 Model open_model(const SequenceOptions& options) {
+  check_separator(options);
   set_thread_count(static_cast<int>(options.threads));
   const Device device = device_from_name(options.device);
   if (is_foreign_model(options.model)) {
@@ -91,6 +105,7 @@ Model open_model(const SequenceOptions& options) {
 void refuse_input_as_output(const SequenceOptions& options, const std::filesystem::path& output) {
   refuse_replacing_inputs(options.input.paths, output);
   if (!is_foreign_model(options.model)) refuse_replacing_inputs(files_of_run(options.model), output);
+  refuse_replacing_data(output);
 }
 
 struct SequenceProgress::State {
@@ -171,6 +186,11 @@ void report_reading(const ReadSummary& summary, const char* empty_are) {
         "{} of {} sequences have more than {} tokens, special ones included (--sequence-length, by default "
         "data.sequence_length); only the first of these were used",
         summary.cut, summary.sequences, summary.cut_tokens);
+  if (summary.longer > 0)
+    log_warn(
+        "{} of {} sequences are longer than those that the model was trained on (data.sequence_length), and their "
+        "probabilities may be far too low; score shorter ones",
+        summary.longer, summary.sequences);
   if (summary.not_finite > 0)
     log_warn("{} of {} scores are not finite, because numbers overflow in the model; check its weights and dtype",
              summary.not_finite, summary.sequences);

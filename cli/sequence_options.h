@@ -16,6 +16,7 @@ struct SequenceOptions {
   std::string model, architecture, device = "auto", weights = "ema";
   std::int64_t threads = 0;
   SequenceInput input;
+  Option separator;
 };
 
 /// MODEL and INPUT...
@@ -24,6 +25,7 @@ void add_model_and_inputs(Command command, SequenceOptions& options);
 void add_reading_options(Command command, SequenceOptions& options);
 
 /// Opens a run directory, a checkpoint, or a model of another program (a Hugging Face directory, GGUF) on the device.
+/// Throws UserError for a given option that has no effect on the model or the inputs.
 Model open_model(const SequenceOptions& options);
 
 /// Throws UserError for an output that is also an input or the checkpoint.

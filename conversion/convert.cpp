@@ -438,6 +438,7 @@ double attention_flops_per_token(const Settings& settings, std::int64_t n) {
 
 ConversionResult convert(const ConvertOptions& options) {
   check_options(options);
+  if (options.data) refuse_replacing_inputs({options.data->store}, options.destination);
   // Before the source is read, which may take long.
   auto output = std::make_unique<AtomicFile>(options.destination, options.overwrite);
   return Conversion(options).run(std::move(output));

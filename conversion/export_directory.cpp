@@ -1,5 +1,7 @@
 #include "conversion/export_directory.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <regex>
 
@@ -7,6 +9,7 @@
 #include "conversion/performer_directory.h"
 #include "conversion/transformers_model.h"
 #include "framework/core/error.h"
+#include "framework/core/log.h"
 #include "framework/io/interrupted_writes.h"
 
 namespace furlong {
@@ -69,13 +72,17 @@ void ExportDirectory::add_config(std::string_view text) {
 
 std::vector<std::string> ExportDirectory::commit() {
   const DelayedSignals delayed;  // the earlier model must not be gone without the new one
-  std::vector<std::string> removed;
+  std::vector<std::string> earlier, removed;
   if (holds_model_) {
+    earlier = earlier_files();
+    for (const std::string& name : earlier)
+      if (::access((path_ / name).parent_path().c_str(), W_OK | X_OK) != 0)
+        throw_file_error(path_ / name, "remove", errno);
     // From here on the earlier model is incomplete and cannot be loaded. A symbolic link stays, because config_
     // replaces its target.
     std::error_code missing;
-    const fs::path earlier = fs::canonical(path_ / config_name, missing);
-    if (!missing) remove_file(earlier);
+    const fs::path config = fs::canonical(path_ / config_name, missing);
+    if (!missing) remove_file(config);
   }
   std::vector<fs::path> named;
   try {
@@ -85,7 +92,7 @@ std::vector<std::string> ExportDirectory::commit() {
       file->commit();
       named.push_back(file->path());
     }
-    if (holds_model_) removed = remove_earlier();
+    removed = remove_earlier(earlier);
     config_->commit();
   } catch (...) {
     // Otherwise these files would refuse the same command.
@@ -108,10 +115,27 @@ bool ExportDirectory::adds(const std::string& name) const {
          std::any_of(files_.begin(), files_.end(), [&](const auto& file) { return is_it(file->path()); });
 }
 
-std::vector<std::string> ExportDirectory::remove_earlier() const {
-  std::vector<std::string> removed;
+std::vector<std::string> ExportDirectory::earlier_files() const {
+  std::vector<std::string> names;
   for (const std::string& name : names_of_model(path_)) {
-    if (adds(name) || !remove_file(path_ / name)) continue;
+    std::error_code missing;
+    const fs::file_status status = fs::symlink_status(path_ / name, missing);
+    const bool is_file = fs::is_regular_file(status) || fs::is_symlink(status);  // a folder is the user's own
+    if (is_file && !adds(name)) names.push_back(name);
+  }
+  return names;
+}
+
+/// The new weights have their name: what cannot be removed now must not keep the model from its config.
+std::vector<std::string> ExportDirectory::remove_earlier(const std::vector<std::string>& names) const {
+  std::vector<std::string> removed;
+  for (const std::string& name : names) {
+    try {
+      if (!remove_file(path_ / name)) continue;
+    } catch (const Error& error) {
+      log_warn("{}; it is of the earlier model: remove it", error.what());
+      continue;
+    }
     removed.push_back(name);
     const fs::path folder = path_ / fs::path(name).parent_path();
     if (name.find('/') != std::string::npos && fs::is_directory(folder) && fs::is_empty(folder)) fs::remove(folder);

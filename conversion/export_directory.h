@@ -30,14 +30,17 @@ class ExportDirectory {
   void add_config(std::string_view text);
   /// Gives the files their names, and removes files of an earlier model that this one does not have, recognized by
   /// their names. Returns the latter. Without config.json, which comes last, a directory is incomplete. Signals wait
-  /// until the end. After a throw without `overwrite`, none of the files has its name.
+  /// until the end. After a throw without `overwrite`, none of the files has its name. Throws before anything changes
+  /// if a file of the earlier model lies in a folder that cannot be written.
   std::vector<std::string> commit();
 
   const std::filesystem::path& path() const { return path_; }
 
  private:
   bool adds(const std::string& name) const;
-  std::vector<std::string> remove_earlier() const;
+  /// Returns the files of an earlier model that this one does not have.
+  std::vector<std::string> earlier_files() const;
+  std::vector<std::string> remove_earlier(const std::vector<std::string>& names) const;
 
   std::filesystem::path path_;
   bool overwrite_;

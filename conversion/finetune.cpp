@@ -20,6 +20,7 @@
 #include "trainers/train/data_checks.h"
 #include "trainers/train/parallel/agreement.h"
 #include "trainers/train/recording/metrics.h"
+#include "trainers/train/run/run_directory.h"
 #include "trainers/train/signals.h"
 #include "trainers/train/train.h"
 #include "trainers/train/trainer.h"
@@ -227,7 +228,8 @@ void check_converted(const FinetunePlan& plan) {
 }
 
 /// Writes the files that the stages start from, if they are missing.
-void prepare(const FinetunePlan& plan, TeacherSource& teacher, FinetuneRecord& record) {
+/// `lock`: of the run directory; empty if it did not exist.
+void prepare(const FinetunePlan& plan, TeacherSource& teacher, FinetuneRecord& record, std::optional<RunLock>& lock) {
   const fs::path& directory = plan.student.run_directory;
   const fs::path& source = plan.student.finetune.source;
   const std::string fingerprint = fingerprint_of_source(source);
@@ -243,6 +245,7 @@ void prepare(const FinetunePlan& plan, TeacherSource& teacher, FinetuneRecord& r
   std::error_code failure;
   fs::create_directories(directory, failure);
   if (failure) throw_file_error(directory, "create the directory", failure.value());
+  if (!lock) lock.emplace(directory);
   if (record.source_fingerprint.empty()) {
     record.source = source.string();
     record.source_fingerprint = fingerprint;
@@ -378,13 +381,15 @@ FinetuneResult finetune(const FinetuneOptions& options) {
   configure_logging(recipe.log.level);
   set_thread_count(static_cast<int>(recipe.threads));
   const StopRequests stop_requests;
+  std::optional<RunLock> lock;  // before the files are read that a second process would write
+  if (fs::is_directory(recipe.run_directory)) lock.emplace(recipe.run_directory);
   FinetuneRecord record(recipe.run_directory);
   TeacherSource teacher = open_teacher(recipe);
   const FinetunePlan plan = plan_finetune(options, teacher.settings, teacher.checkpoint);
   FinetuneResult result;
   result.run_directory = plan.student.run_directory;
   try {
-    prepare(plan, teacher, record);
+    prepare(plan, teacher, record, lock);
   } catch (const StoppedBySignal&) {
     result.interrupted = true;
     return result;

@@ -176,6 +176,7 @@ ReadSummary score_mutations(Model& model, const SequenceInput& input, const std:
   OnlySequence only;
   ReadOptions read;
   read.max_tokens = longest_sequence(model);
+  read.trained_tokens = longest_trained(model);
   read.frame = frame;
   ReadSummary summary = read_sequences(input, model.vocabulary, read, only);
   const Exchanges exchanges(model, only.found(), frame, path.string());

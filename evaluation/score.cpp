@@ -244,6 +244,13 @@ SequenceFrame scoring_frame(const Model& model, const std::string& start) {
   return frame;
 }
 
+std::int64_t longest_trained(const Model& model) {
+  const DataSettings& data = model.settings.data;
+  const bool imported = data.task == "none" && data.mixture().empty();
+  if (imported || data.stateful) return 0;
+  return data.sequence_length + (model.decoder ? 1 : 0);
+}
+
 Scores token_log_probabilities(Model& model, const std::vector<Sequence>& sequences, const SequenceFrame& frame,
                                std::int64_t batch_tokens, const ShareDone& done) {
   Scores results(sequences.size());
@@ -262,6 +269,7 @@ ReadSummary score(Model& model, const SequenceInput& input, ScoreFile& output, c
   read.window_tokens = 16 * options.batch_tokens;
   read.long_tokens = has_constant_state(model) ? options.batch_tokens : 0;
   read.max_tokens = longest_sequence(model);
+  read.trained_tokens = longest_trained(model);
   read.frame = frame;
   read.progress = options.progress;
   ReadSummary summary = read_sequences(input, model.vocabulary, read, work);

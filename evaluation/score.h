@@ -20,6 +20,10 @@ struct ScoreOptions {
 /// models without an output layer over tokens.
 SequenceFrame scoring_frame(const Model& model, const std::string& start);
 
+/// The most tokens of a sequence, its frame included, in a row of the training: data.sequence_length inputs, and of
+/// causal models the target after the last. 0: unknown, as of imported models, or any number (data.stateful).
+std::int64_t longest_trained(const Model& model);
+
 /// log p of the tokens that are scored, in order: those between the frame, without the first token of all. Causal: of
 /// each token after those before it. Masked: of each token with only that token masked, so that the sum is the
 /// pseudo-log-likelihood (Salazar et al. 2020, "Masked Language Model Scoring"). `done` is called after each batch.

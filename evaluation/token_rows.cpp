@@ -4,14 +4,15 @@
 
 #include <algorithm>
 #include <charconv>
-#include <fstream>
 #include <limits>
+#include <sstream>
 #include <string>
 
 #include "framework/core/printable.h"
 #include "framework/core/shape.h"
 #include "framework/io/atomic_file.h"
 #include "framework/io/foreign_hdf5.h"
+#include "framework/io/text_file.h"
 
 namespace furlong {
 namespace {
@@ -92,9 +93,8 @@ TokenRows rows_of_hdf5(const fs::path& path, std::int64_t vocabulary_size) {
 }
 
 TokenRows rows_of_text(const fs::path& path, std::int64_t vocabulary_size) {
-  if (std::error_code missing; fs::is_directory(path, missing)) throw_file_error(path, "read", EISDIR);
-  std::ifstream in(path);
-  if (!in) throw_file_error(path, "read", errno);
+  constexpr std::uint64_t max_bytes = 1 << 30, max_tokens = 1 << 26;  // with padding
+  std::istringstream in(read_text_file(path, max_bytes));
   std::vector<std::vector<std::int32_t>> lines;
   std::string line;
   std::int64_t empty_line = 0;  // empty lines at the end are allowed
@@ -123,6 +123,9 @@ TokenRows rows_of_text(const fs::path& path, std::int64_t vocabulary_size) {
   if (lines.empty()) throw UserError("{}: no token ids found; expected one row of ids per line", path.string());
   TokenRows rows;
   for (const auto& ids : lines) rows.n = std::max(rows.n, static_cast<std::int64_t>(ids.size()));
+  if (lines.size() > max_tokens / at(rows.n))
+    throw UserError("{}: {} rows, padded to the longest of {} ids, exceed {} ids; give rows of similar lengths",
+                    path.string(), lines.size(), rows.n, max_tokens);
   for (const auto& ids : lines) {
     rows.lengths.push_back(static_cast<std::int64_t>(ids.size()));
     rows.tokens.insert(rows.tokens.end(), ids.begin(), ids.end());

@@ -97,6 +97,8 @@ void check_paths(const PrepareOptions& options, const std::vector<InputFile>& in
   require(!options.inputs.empty() && !options.output.empty(), "prepare() without inputs or output");
   std::vector<std::string> paths;
   for (const InputFile& input : inputs) paths.push_back(input.path);
+  for (const std::string& other : {options.label_file, options.tokenizer})
+    if (!other.empty()) paths.push_back(other);
   check_inputs(paths, options.output);
   // What a model trained on says nothing about it. Several links to a file count as the file.
   std::map<std::pair<dev_t, ino_t>, const InputFile*> known_files;

@@ -3,6 +3,7 @@
 #include <sentencepiece_processor.h>
 #include <sentencepiece_trainer.h>
 
+#include <charconv>
 #include <memory>
 #include <unordered_map>
 
@@ -118,6 +119,22 @@ std::unordered_map<std::string, std::string> trainer_options(const TrainTokenize
   };
 }
 
+/// Throws UserError with SentencePiece's reason. A vocabulary too small for the characters of the text is the usual
+/// one: "… smaller than required_chars. 300 vs 314. …".
+[[noreturn]] void throw_refusal(std::int64_t vocabulary_size, const std::string& reason) {
+  const std::size_t place = reason.find("required_chars. "), number = reason.find(" vs ", place);
+  std::int64_t least = 0;
+  if (place != std::string::npos && number != std::string::npos)
+    std::from_chars(reason.data() + number + 4, reason.data() + reason.size(), least);
+  if (least > vocabulary_size)
+    throw UserError(
+        "a vocabulary of {} tokens is too small for this text; expected at least {}, for its characters, the 256 bytes "
+        "and 3 special tokens",
+        vocabulary_size, least);
+  throw UserError("SentencePiece cannot train a vocabulary of {} tokens on this text: {}", vocabulary_size,
+                  foreign::single_line(reason));
+}
+
 }  // namespace
 
 TrainTokenizerReport train_tokenizer(const TrainTokenizerOptions& options) {
@@ -129,9 +146,7 @@ TrainTokenizerReport train_tokenizer(const TrainTokenizerOptions& options) {
   sentencepiece::SetRandomGeneratorSeed(sample_seed);
   std::string model;
   const auto status = sentencepiece::SentencePieceTrainer::Train(trainer_options(options), &lines, &model);
-  if (!status.ok())
-    throw UserError("SentencePiece cannot train a vocabulary of {} tokens on this text: {}", options.vocabulary_size,
-                    foreign::printable(status.ToString()));
+  if (!status.ok()) throw_refusal(options.vocabulary_size, status.ToString());
   sentencepiece::SentencePieceProcessor processor;
   require(processor.LoadFromSerializedProto(model).ok(), "SentencePiece cannot read the model that it trained");
   file.write(model);

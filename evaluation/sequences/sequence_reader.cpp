@@ -143,6 +143,7 @@ class Collector : public DocumentSink {
   void end_sequence() {
     ++summary_.sequences;
     summary_.cut += whole_length_ > length_;
+    summary_.longer += options_.trained_tokens > 0 && whole_length_ > options_.trained_tokens;
     const std::int64_t back = std::ssize(options_.frame.back);
     current_.n_back = static_cast<std::size_t>(std::clamp<std::int64_t>(length_ - (whole_length_ - back), 0, back));
     summary_.tokens += static_cast<std::uint64_t>(length_);
@@ -251,6 +252,10 @@ std::unique_ptr<DocumentReader> make_reader(const SequenceInput& input, Format f
 
 }  // namespace
 
+Format format_of_input(const SequenceInput& input, const std::string& path) {
+  return input.format == Format::automatic ? format_of_name(path) : input.format;
+}
+
 ReadSummary read_sequences(const SequenceInput& input, const Vocabulary& vocabulary, const ReadOptions& options,
                            SequenceWork& work) {
   require(!input.paths.empty(), "read_sequences: no inputs");
@@ -262,7 +267,7 @@ ReadSummary read_sequences(const SequenceInput& input, const Vocabulary& vocabul
   std::uint64_t bytes = 0, mapped = 0;
   TextCount ignored;
   for (const std::string& path : input.paths) {
-    const Format format = input.format == Format::automatic ? format_of_name(path) : input.format;
+    const Format format = format_of_input(input, path);
     const bool has_fields = format != Format::text && format != Format::fasta;
     if (!has_fields && !(input.text_field + input.id_field).empty())
       throw UserError("--{}-field {}: {} is read as {}, which has no fields; expected a table or JSON lines",

@@ -21,6 +21,9 @@ struct SequenceInput {
   bool map_unknown = false;  ///< a letter that the alphabet lacks is read as the unknown one
 };
 
+/// Returns how an input is read: its name decides if the format is automatic.
+SequenceInput::Format format_of_input(const SequenceInput& input, const std::string& path);
+
 /// The tokens that stand around each sequence, and are no part of it.
 struct SequenceFrame {
   std::vector<std::int32_t> front, back;
@@ -55,6 +58,7 @@ struct ReadOptions {
   std::int64_t long_tokens = 0;          ///< a sequence that becomes longer goes through in pieces; 0: never
   std::int64_t max_tokens = 0;           ///< a sequence that becomes longer, its frame included, is an error; 0: any
   std::int64_t cut_tokens = 0;           ///< only the first ones of a longer sequence, with its frame, are kept; 0: all
+  std::int64_t trained_tokens = 0;       ///< longer sequences, frame included, are counted as `longer`; 0: none
   bool keep_empty = false;               ///< empty sequences are in their window, without tokens
   SequenceFrame frame;                   ///< stands around each sequence; a tokenizer's own frame is put there once
   /// Called as blocks of input are read and as windows are computed. bytes: of all inputs, compressed as they are,
@@ -74,6 +78,7 @@ struct ReadSummary {
   std::uint64_t untrained_mutations = 0;  ///< from or to such tokens; only score_mutations() counts them
   std::uint64_t cut = 0;                  ///< sequences of which only the first `cut_tokens` were kept
   std::int64_t cut_tokens = 0;            ///< of ReadOptions
+  std::uint64_t longer = 0;               ///< sequences of more than `trained_tokens`
   std::uint64_t first_mutations = 0;      ///< of a first token without probability; only score_mutations() counts them
 };
 

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <exception>
 #include <future>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <system_error>
@@ -13,6 +14,7 @@
 
 #include "framework/core/error.h"
 #include "framework/core/machine.h"
+#include "framework/core/release_threads.h"
 
 #ifndef FURLONG_THREAD_POOL
 #include <omp.h>
@@ -160,9 +162,13 @@ class Pool {
   bool stopping_ = false;
 };
 
+std::mutex pool_mutex;
+std::unique_ptr<Pool> current_pool;
+
 Pool& pool() {
-  static Pool instance(thread_count());
-  return instance;
+  const std::lock_guard lock(pool_mutex);
+  if (!current_pool) current_pool = std::make_unique<Pool>(thread_count());
+  return *current_pool;
 }
 #endif
 
@@ -198,6 +204,15 @@ void set_thread_count(int threads) {
 int thread_count() {
   if (configured_threads == 0) configure_threads(default_threads());
   return configured_threads;
+}
+
+void release_threads() {
+#ifdef FURLONG_THREAD_POOL
+  const std::lock_guard lock(pool_mutex);
+  current_pool.reset();
+#else
+  omp_pause_resource_all(omp_pause_hard);
+#endif
 }
 
 int thread_index() { return current_thread; }

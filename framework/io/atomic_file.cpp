@@ -153,8 +153,13 @@ int name_file(const fs::path& partial, const fs::path& target, bool overwrite) {
 
 /// Returns the target of `path` with symbolic links resolved. Throws UserError if it exists but is not a regular file.
 fs::path place_of(const fs::path& path) {
-  // Resolves link by link: fs::weakly_canonical() does not resolve a link to a file that does not exist yet.
   std::error_code ignored, failure;
+  // Of what the path leads to: /dev/stdout is a link whose text may be no path (pipe:[N]).
+  const fs::file_status status = fs::status(path, ignored);
+  if (fs::is_directory(status)) throw_file_error(path, "write", EISDIR);
+  if (fs::exists(status) && !fs::is_regular_file(status))
+    throw UserError("{}: cannot write: it is a device, pipe or socket; give the path of a regular file", path.string());
+  // Resolves link by link: fs::weakly_canonical() does not resolve a link to a file that does not exist yet.
   fs::path target = path;
   for (int links = 0; fs::is_symlink(target, ignored); ++links) {
     constexpr int max_links = 40;  // as in Linux
@@ -163,10 +168,6 @@ fs::path place_of(const fs::path& path) {
     if (failure) throw_file_error(path, "write", failure.value());
     target = next.is_absolute() ? next : folder_of(target) / next;
   }
-  const fs::file_status status = fs::status(target, ignored);
-  if (fs::is_directory(status)) throw_file_error(path, "write", EISDIR);
-  if (fs::exists(status) && !fs::is_regular_file(status))
-    throw UserError("{}: cannot write: it is a device, pipe or socket; give the path of a regular file", path.string());
   return target;
 }
 
@@ -233,7 +234,9 @@ void flush_directory(const fs::path& directory) {
 }
 
 AtomicFile::AtomicFile(fs::path path, bool overwrite) : path_(std::move(path)), overwrite_(overwrite) {
-  require(path_.has_filename(), "AtomicFile: '{}' has no file name", path_.string());
+  if (!path_.has_filename())
+    throw UserError("{}: cannot write: found {}; expected the path of a file", path_.string(),
+                    path_.empty() ? "an empty path" : "a directory");
   target_ = place_of(path_);
   const FolderTurn turn(folder_of(target_));
   // Without locks several processes may write; the last commit wins.
@@ -257,6 +260,7 @@ bool AtomicFile::create_partial() {
       detail::release_partial(slot_);
       throw_file_error(path_, "write", error);
     }
+    keep_mode();
     // Without a lock of the folder, as on NFS, another process can lock the file first and remove it as abandoned.
     const bool is_locked = lock_file(descriptor_, partial_);
     struct stat status {};
@@ -265,6 +269,13 @@ bool AtomicFile::create_partial() {
     if ((is_locked && !is_removed) || tries == max_tries) return is_locked;
     discard();
   }
+}
+
+/// The new file has the permissions of the one that it replaces. Best effort: not all file systems have them.
+void AtomicFile::keep_mode() const {
+  struct stat earlier {};
+  if (::stat(target_.c_str(), &earlier) != 0) return;
+  [[maybe_unused]] const int failure = ::fchmod(descriptor_, earlier.st_mode & 0777);
 }
 
 AtomicFile::~AtomicFile() { discard(); }

@@ -76,6 +76,7 @@ class AtomicFile {
 
  private:
   bool create_partial();
+  void keep_mode() const;
 
   std::filesystem::path path_;     // as given
   std::filesystem::path target_;   // symbolic links resolved

@@ -25,13 +25,18 @@ struct Slot {
 };
 std::array<Slot, 64> slots;
 
-constexpr std::array ending{SIGTERM, SIGINT, SIGHUP};
+struct Ending {
+  int signal;
+  std::string_view name;
+};
+constexpr std::array<Ending, DelayedSignals::n_signals> ending{
+    {{SIGTERM, "TERM"}, {SIGINT, "INT"}, {SIGHUP, "HUP"}, {SIGUSR1, "USR1"}}};
 std::array<std::atomic<bool>, ending.size()> arrived;  // while they are delayed
 std::atomic<bool> is_complete;                         // the output
 
 void delay(int signal) {
   for (std::size_t i = 0; i < ending.size(); ++i) {
-    if (ending[i] == signal) arrived[i] = true;
+    if (ending[i].signal == signal) arrived[i] = true;
   }
 }
 
@@ -47,13 +52,30 @@ void remove_and_end(int signal) {
   }
   constexpr std::chrono::milliseconds patience{200};  // a paused reader does not keep the program running
   const bool complete = is_complete;
-  static constexpr std::string_view lines[2][3] = {
-      {"error: stopped by SIGINT; no partial file is left\n", "error: stopped by SIGTERM; no partial file is left\n",
-       "error: stopped by SIGHUP; no partial file is left\n"},
-      {"warning: stopped by SIGINT; the output is complete\n", "warning: stopped by SIGTERM; the output is complete\n",
-       "warning: stopped by SIGHUP; the output is complete\n"}};
-  write_patiently(STDERR_FILENO, lines[complete][signal == SIGINT ? 0 : signal == SIGTERM ? 1 : 2], patience);
+  std::string_view name;
+  for (const Ending& one : ending) {
+    if (one.signal == signal) name = one.name;
+  }
+  std::array<char, 80> line;
+  std::size_t size = 0;
+  const std::string_view start = complete ? "warning: stopped by SIG" : "error: stopped by SIG";
+  const std::string_view end = complete ? "; the output is complete\n" : "; no partial file is left\n";
+  for (const std::string_view part : {start, name, end}) {
+    std::memcpy(line.data() + size, part.data(), part.size());
+    size += part.size();
+  }
+  write_patiently(STDERR_FILENO, {line.data(), size}, patience);
   ::_exit(complete ? 0 : 3);
+}
+
+/// While a file is written, the failed write is an error of its writer, which may ignore it: a lost line of progress.
+/// Otherwise the signal ends the program, as without a handler.
+void lose_reader(int signal) {
+  for (const Slot& slot : slots) {
+    if (slot.state.load(std::memory_order_acquire) == Slot::ready) return;
+  }
+  std::signal(signal, SIG_DFL);
+  std::raise(signal);  // arrives when this handler returns
 }
 
 int occupy_slot(const std::string& path, bool is_directory) {
@@ -73,15 +95,17 @@ int occupy_slot(const std::string& path, bool is_directory) {
 
 void end_cleanly_on_signals() {
   is_complete = false;
-  for (const int signal : ending) {
+  const auto handle = [](int signal, void (*handler)(int)) {
     struct sigaction before {};
     sigaction(signal, nullptr, &before);
-    if (before.sa_handler == SIG_IGN) continue;
+    if (before.sa_handler == SIG_IGN) return;
     struct sigaction action {};
-    action.sa_handler = remove_and_end;
+    action.sa_handler = handler;
     sigfillset(&action.sa_mask);
     sigaction(signal, &action, nullptr);
-  }
+  };
+  for (const Ending& one : ending) handle(one.signal, remove_and_end);
+  handle(SIGPIPE, lose_reader);
 }
 
 void output_is_complete() { is_complete = true; }
@@ -93,15 +117,15 @@ DelayedSignals::DelayedSignals() {
   sigemptyset(&action.sa_mask);
   action.sa_flags = SA_RESTART;
   for (std::size_t i = 0; i < ending.size(); ++i) {
-    sigaction(ending[i], nullptr, &before_[i]);
-    if (before_[i].sa_handler != SIG_IGN) sigaction(ending[i], &action, nullptr);
+    sigaction(ending[i].signal, nullptr, &before_[i]);
+    if (before_[i].sa_handler != SIG_IGN) sigaction(ending[i].signal, &action, nullptr);
   }
 }
 
 DelayedSignals::~DelayedSignals() {
-  for (std::size_t i = 0; i < ending.size(); ++i) sigaction(ending[i], &before_[i], nullptr);
+  for (std::size_t i = 0; i < ending.size(); ++i) sigaction(ending[i].signal, &before_[i], nullptr);
   for (std::size_t i = 0; i < ending.size(); ++i) {
-    if (arrived[i].exchange(false)) std::raise(ending[i]);
+    if (arrived[i].exchange(false)) std::raise(ending[i].signal);
   }
 }
 

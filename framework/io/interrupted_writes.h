@@ -2,14 +2,16 @@
 // Removal of partial files and new directories when a signal ends the program.
 #include <array>
 #include <csignal>
+#include <cstddef>
 #include <string>
 
 namespace furlong {
 
-/// Makes SIGTERM, SIGINT and SIGHUP end the program with exit status 3, print one line to standard error, and remove
-/// the partial files of this process's AtomicFiles and the empty directories of its NewDirectories. An ignored signal
-/// (nohup) stays ignored. For commands without intermediate results; the handlers of training and conversion
-/// (StopRequests) take precedence.
+/// Makes SIGTERM, SIGINT, SIGHUP and SIGUSR1 end the program with exit status 3, print one line to standard
+/// error, and remove the partial files of this process's AtomicFiles and the empty directories of its NewDirectories.
+/// While such a file exists, SIGPIPE is ignored: nobody needs to read the progress. An ignored signal (nohup) stays
+/// ignored. For commands without intermediate results; the handlers of training and conversion (StopRequests) take
+/// precedence.
 void end_cleanly_on_signals();
 
 /// From now on these signals end the program with status 0, if end_cleanly_on_signals() handles them: its output is
@@ -17,17 +19,19 @@ void end_cleanly_on_signals();
 /// (DelayedSignals, StopRequests): otherwise one could end the program with status 3 and a complete output.
 void output_is_complete();
 
-/// While this object exists, SIGTERM, SIGINT and SIGHUP wait, whichever thread receives them; the destructor delivers
-/// them. Create it from one thread at a time.
+/// While this object exists, these signals wait, whichever thread receives them; the destructor delivers them. Create
+/// it from one thread at a time.
 class DelayedSignals {
  public:
+  static constexpr std::size_t n_signals = 4;
+
   DelayedSignals();
   ~DelayedSignals();
   DelayedSignals(const DelayedSignals&) = delete;
   DelayedSignals& operator=(const DelayedSignals&) = delete;
 
  private:
-  std::array<struct sigaction, 3> before_{};
+  std::array<struct sigaction, n_signals> before_{};
 };
 
 namespace detail {

@@ -102,7 +102,7 @@ TEST_F(FaultsTest, RejectsSecondWriterBeforeReading) {
 }
 
 TEST_F(FaultsTest, SignalLeavesNoFileOfPreparation) {
-  for (const int signal : {SIGTERM, SIGINT, SIGHUP}) {
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGUSR1}) {
     const int pipe = silent_pipe("input" + std::to_string(signal));
     Program program(folder_, {"prepare", "text", path("input" + std::to_string(signal)), "--output", path("out.h5")});
     program.wait_until([&] { return !partial_files(path("out.h5")).empty(); });
@@ -114,6 +114,18 @@ TEST_F(FaultsTest, SignalLeavesNoFileOfPreparation) {
     EXPECT_TRUE(partial_files(path("out.h5")).empty());
     EXPECT_FALSE(fs::exists(path("out.h5")));
   }
+}
+
+TEST_F(FaultsTest, TrainingEndsIfItsRunDirectoryIsMoved) {
+  Program program(folder_, endless_training());
+  program.wait_for_more(path("run/metrics.jsonl"), 2000);
+  fs::rename(path("run"), path("moved"));
+  fs::create_directory(path("run"));
+  program.send(SIGTERM);
+  const Finished found = program.wait();
+  EXPECT_EQ(found.status, 2);
+  EXPECT_THAT(found.err, HasSubstr("run: this run directory was moved or replaced during the training"));
+  EXPECT_TRUE(fs::is_empty(path("run")));
 }
 
 TEST_F(FaultsTest, TrainingSurvivesFailingOutput) {
@@ -231,6 +243,9 @@ TEST_F(FaultsTest, LostResultsOnStandardOutputAreErrors) {
     EXPECT_THAT(found.err, HasSubstr("error: cannot write to standard output: No space left on device\n"));
   }
   EXPECT_EQ(Program(folder_, evaluate, {.out = closed.descriptor()}).wait().status, 128 + SIGPIPE);
+  const Finished without = Program(folder_, evaluate, {.out = Streams::closed}).wait();
+  EXPECT_EQ(without.status, 1);
+  EXPECT_THAT(without.err, HasSubstr("error: cannot write to standard output: Bad file descriptor\n"));
   EXPECT_EQ(Program(folder_, finished_training, {.out = closed.descriptor()}).wait().status, 1);
 }
 

@@ -323,6 +323,23 @@ TEST_F(ProgramTest, PrepareNamesDatasetAfterInput) {
   expect_user_error(furlong({"prepare", "text", text, text}), {"--output is missing", "several inputs"});
 }
 
+TEST_F(ProgramTest, PrepareRejectsASeedOfSpans) {
+  const std::string text = file("verse.txt", "in the beginning was the word\n");
+  const auto prepare = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> all{"prepare", "text", text, "--seed", "2", "--split", "1", "--force"};
+    all.insert(all.end(), more.begin(), more.end());
+    return furlong(all);
+  };
+  expect_user_error(prepare({}), {"--seed has no effect with --split-by span; remove it"});
+  EXPECT_EQ(prepare({"--split-by", "document"}).status, 0);
+}
+
+TEST_F(ProgramTest, GenerateRejectsOptionsOfSamplingAtTemperatureZero) {
+  for (const std::string option : {"--top-k", "--top-p"})
+    expect_user_error(furlong({"generate", path("run"), "--temperature", "0", option, "1"}),
+                      {option + " has no effect with --temperature 0"});
+}
+
 TEST_F(ProgramTest, UserErrorIsOneLineWithStatusTwo) {
   prepare();
   expect_user_error(furlong(train_arguments(set({"device=cuda"}))), {"device: 'cuda' is not available: "});

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/cli/program.h"
+#include "tests/trainers/training.h"
 
 namespace furlong {
 namespace {
@@ -85,6 +86,37 @@ TEST_F(ReportProgramTest, ListsSortsAndFiltersRuns) {
   EXPECT_THAT(none.err, HasSubstr("no run matches --where"));
 }
 
+TEST_F(ReportProgramTest, ComparesTheTimeOfTheLastLineWithDates) {
+  const auto matching = [&](const std::string& condition) {
+    const Finished found = furlong({"runs", path("runs"), "--where", "changed" + condition, "--json"});
+    EXPECT_EQ(found.status, 0) << found.err;
+    return Json::parse(found.out).size();
+  };
+  const std::string time = Json::parse(furlong({"runs", path("runs"), "--json"}).out)[0]["changed"];
+  ASSERT_EQ(time.size(), 16u) << time;
+  EXPECT_EQ(matching(">2020-01-31"), 2u);
+  EXPECT_EQ(matching("<2020-01-31 18:30"), 0u);
+  EXPECT_EQ(matching(">2020"), 2u);
+  EXPECT_EQ(matching(">9000"), 0u);
+  EXPECT_GE(matching("=" + time.substr(0, 10)), 1u);
+  EXPECT_EQ(matching("=" + time.substr(0, 10)) + matching("!=" + time.substr(0, 10)), 2u);
+  EXPECT_GE(matching("=" + time), 1u);
+  for (const std::string value : {"1", "today", "2020-1-31", "20200131", "2020-01-31T18:30"})
+    expect_user_error(furlong({"runs", path("runs"), "--where", "changed>" + value}),
+                      {"--where changed>" + value, "expected a date or time such as 2027-01-31"});
+}
+
+TEST_F(ReportProgramTest, AcceptsEveryKeyOfConfigs) {
+  const Finished found = furlong({"runs", path("runs"), "--columns", "model.attention.layers,teacher.temperature",
+                                  "--sort", "finetune.source", "--where", "teacher.temperature!=2", "--json"});
+  ASSERT_EQ(found.status, 0) << found.err;
+  const Json rows = Json::parse(found.out);
+  ASSERT_EQ(rows.size(), 2u);
+  EXPECT_TRUE(rows[0]["teacher.temperature"].is_null()) << "it has no effect in these runs";
+  expect_user_error(furlong({"runs", path("runs"), "--columns", "teacher.temperatur"}),
+                    {"neither a column", "nor a config key", "did you mean teacher.temperature?"});
+}
+
 TEST_F(ReportProgramTest, KeysOfConfigsKeepTheirTypes) {
   const Finished found =
       furlong({"runs", path("runs"), "--columns", "model.tied_embeddings,data.task,model.d_model", "--json"});
@@ -107,6 +139,14 @@ TEST_F(ReportProgramTest, CommandsDoNotReplaceTheRunThatTheyRead) {
   refused({"evaluate", run, "--predictions", metrics}, metrics, "--predictions");
   const std::string data = file("data.json", "{}");
   refused({"analyze", "attention", run, "--data", data, "--json-file", data}, data, "--json-file");
+  expect_user_error(furlong({"report", run, "-o", path("linear.yaml")}), {"the extension '.yaml'; expected .html"});
+  // Nor of others.
+  const std::string other = path("runs/softmax/checkpoints/best.h5"),
+                    store = testing::write_store(path("store.h5"), testing::synthetic_text(400));
+  expect_user_error(furlong({"analyze", "attention", run, "--json-file", other}),
+                    {"best.h5: is a checkpoint, which this command does not replace; choose another --json-file"});
+  expect_user_error(furlong({"evaluate", run, "--predictions", store}),
+                    {"store.h5: is a tokenized dataset, which this command does not replace"});
 }
 
 TEST_F(ReportProgramTest, SamplesOfOtherPromptsRemain) {

@@ -140,6 +140,12 @@ TEST_F(SequencesProgramTest, InvalidInputIsAUserErrorAndNothingIsHalfWritten) {
   const std::string best = path("runs/protein/checkpoints/best.h5"), ids = file("ids.txt", "1 2 3\n");
   expect_user_error(furlong({"embed", model, good, "-o", best}), {"best.h5: is both input and output"});
   expect_user_error(furlong({"logits", best, ids, "-o", best}), {"best.h5: is both input and output"});
+  std::string uneven;
+  for (int i = 0; i < 8192; ++i) uneven += "0 ";
+  for (int i = 0; i < 8192; ++i) uneven += "\n0";
+  expect_user_error(furlong({"logits", best, file("uneven.txt", uneven), "-o", path("logits.h5")}),
+                    {"uneven.txt: 8193 rows, padded to the longest of 8192 ids, exceed 67108864 ids"});
+  expect_user_error(furlong({"logits", best, "/dev/zero", "-o", path("logits.h5")}), {"it is a device"});
   expect_user_error(furlong({"logits", best, file("gap.txt", "1 2\n\n3\n"), "-o", path("logits.h5")}),
                     {"gap.txt:2: the line is empty"});
   expect_user_error(furlong({"score", model, good, "--mutations", path("m.tsv"), "-o", file("m.tsv", "K2R\n")}),
@@ -155,6 +161,34 @@ TEST_F(SequencesProgramTest, InvalidInputIsAUserErrorAndNothingIsHalfWritten) {
   expect_user_error(furlong({"predict", model, good, "-o", path("out.tsv"), "--json"}), {"--json"});
   for (const auto& entry : std::filesystem::directory_iterator(folder_))
     EXPECT_THAT(entry.path().filename().string(), ::testing::Not(HasSubstr("out."))) << "a file that is not whole";
+}
+
+TEST_F(SequencesProgramTest, WarnsOfSequencesLongerThanThoseOfTheTraining) {
+  run_line("furlong prepare fasta data/proteins.fa --alphabet protein --split-by document --output proteins.h5");
+  run_line("furlong train protein.yaml --set model.position=rotary --run-dir runs/rotary");
+  const std::string input = file("long.fasta", ">a\nMKV\n>b\n" + std::string(24, 'A') + "\n");
+  const Finished found = furlong({"score", path("runs/rotary"), input});
+  EXPECT_EQ(found.status, 0);
+  EXPECT_THAT(found.err, HasSubstr("1 of 2 sequences are longer than those that the model was trained on"));
+  EXPECT_EQ(furlong({"score", path("runs/rotary"), path("wild_type.fasta")}).err, "");
+  ASSERT_EQ(furlong({"export", path("runs/rotary"), path("exported")}).status, 0);
+  EXPECT_THAT(furlong({"score", path("exported"), input}).err, ::testing::Not(HasSubstr("longer than")));
+}
+
+TEST_F(SequencesProgramTest, SeparatorNeedsATextInput) {
+  run_line("furlong prepare fasta data/proteins.fa --alphabet protein --split-by document --output proteins.h5");
+  run_line("furlong train protein.yaml --run-dir runs/protein");
+  const std::string fasta = path("wild_type.fasta"), text = file("lines.txt", "MKV\nAGW\n");
+  for (const char* command : {"embed", "score"}) {
+    const std::vector<std::string> words{command, path("runs/protein"), "--separator", "file", "-o", path("all.tsv")};
+    const auto with = [&](const std::vector<std::string>& inputs) {
+      std::vector<std::string> all = words;
+      all.insert(all.begin() + 2, inputs.begin(), inputs.end());
+      return furlong(all);
+    };
+    expect_user_error(with({fasta}), {"--separator has no effect: no input is read as text"});
+    EXPECT_EQ(with({fasta, text}).status, 0);
+  }
 }
 
 TEST_F(SequencesProgramTest, HelpFitsIn80Columns) {

@@ -3,12 +3,11 @@
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#ifdef _OPENMP
-#include <omp.h>
-#endif
 
 #include <chrono>
 #include <vector>
+
+#include "framework/core/release_threads.h"
 
 namespace furlong::testing {
 
@@ -19,12 +18,10 @@ inline double seconds_since(std::chrono::steady_clock::time_point start) {
 /// Returns the exit status in a waitpid() status, or 128 + the signal that terminated the process.
 inline int exit_status(int status) { return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status); }
 
-/// Forks. Ends OpenMP's team of threads before, because a child has none of its threads and would wait for them forever
-/// in its first parallel loop.
+/// Forks. Ends the threads of parallel loops before, because a child has none of them and would wait for them forever
+/// in its first loop.
 inline pid_t fork_without_team() {
-#ifdef _OPENMP
-  omp_pause_resource_all(omp_pause_hard);
-#endif
+  release_threads();
   return ::fork();
 }
 

@@ -280,6 +280,16 @@ TEST_F(Convert, ConstantsDoNotCountPadding) {
   for (std::size_t i = 1; i < alone.size(); ++i) EXPECT_NEAR(together[i], alone[i], 1e-4 * alone[i]);
 }
 
+TEST_F(Convert, KeepsTheDataThatItReads) {
+  ConvertOptions options = from(tiny_llama());
+  options.data = store();
+  options.destination = options.data->store;
+  options.attention = "taylor:2";
+  const std::string before = content(options.destination.string());
+  EXPECT_THAT(message_of<UserError>([&] { convert(options); }), HasSubstr("both input and output"));
+  EXPECT_EQ(content(options.destination.string()), before);
+}
+
 TEST_F(Convert, AddedPositionsRepeatLearnedOnes) {
   ConvertOptions options = from(tiny_gpt2());
   options.max_sequence_length = 30;

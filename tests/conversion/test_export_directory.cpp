@@ -118,6 +118,18 @@ TEST_F(ExportDirectoryTest, FailureKeepsTheEarlierModel) {
   EXPECT_TRUE(files() == earlier);
 }
 
+TEST_F(ExportDirectoryTest, KeepsFoldersWithNamesOfModelFiles) {
+  exported(tiny_gpt2());
+  fs::remove(path("out/merges.txt"));
+  fs::create_directory(path("out/merges.txt"));
+  file("out/merges.txt/notes", "not a file of a tokenizer");
+  fs::create_directory(path("out/spiece.model"));
+  exported(tiny_bert(), true);
+  EXPECT_EQ(Json::parse(content(path("out/config.json"))).at("model_type"), "bert");
+  EXPECT_TRUE(fs::exists(path("out/merges.txt/notes")));
+  EXPECT_TRUE(fs::is_directory(path("out/spiece.model")));
+}
+
 TEST_F(ExportDirectoryTest, FollowsASymbolicLinkOfTheConfig) {
   exported(tiny_gpt2());
   fs::create_directory(path("elsewhere"));

@@ -14,6 +14,7 @@
 #include "conversion/recovery.h"
 #include "tests/conversion/finetune_testing.h"
 #include "trainers/model/weights.h"
+#include "trainers/train/run/run_directory.h"
 #include "trainers/train/train.h"
 #include "trainers/train/trainer.h"
 
@@ -203,6 +204,17 @@ TEST_F(FinetuneTest, StudentOfAClassifierPoolsAsItsTeacher) {
   EXPECT_THAT(
       message_of<UserError>([&] { planned({"objective.pooling=mean"}); }),
       AllOf(HasSubstr("objective.pooling: found mean; expected class_token as in"), HasSubstr("remove pooling")));
+}
+
+TEST_F(FinetuneTest, RejectsSecondProcessInRunDirectory) {
+  fs::create_directories(path("run"));
+  {
+    const RunLock other(path("run"));
+    EXPECT_THROW(finetune(options(config(performer))), RunDirectoryInUse);
+    EXPECT_FALSE(fs::exists(path("run/finetune.json")));
+    EXPECT_FALSE(fs::exists(path("run/student.h5")));
+  }
+  EXPECT_NO_THROW(finetune(options(config(performer), {"finetune.stages=[task]"})));
 }
 
 TEST_F(FinetuneTest, RunsStagesSeparately) {

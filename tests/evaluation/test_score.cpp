@@ -224,6 +224,32 @@ TEST_F(ScoreTest, CountsWhatTheTokenizerOrTrainingLeavesOut) {
   }
 }
 
+TEST_F(ScoreTest, CountsSequencesLongerThanThoseOfTheTraining) {
+  const auto longer = [](Model& model, const std::string& input, const ScoreOptions& options = {}) {
+    ScoreFile none(true, false, [](std::string_view) {});
+    return score(model, {.paths = {input}}, none, options).longer;
+  };
+  // data.sequence_length is 32; the last token of a causal row is only a target.
+  const std::string lines = file("lines.txt", fmt::format("{}\n{}\n{}\n", residues(31), residues(32), residues(33))),
+                    more = file("more.txt", residues(34) + "\n" + residues(70) + "\n");
+  Model causal = sequence_model(Vocabulary::bytes(false), {"model.attention.mechanism=linear"});
+  for (const std::int64_t batch_tokens : {4, 8192}) {
+    EXPECT_EQ(longer(causal, lines, {.batch_tokens = batch_tokens}), 0u);
+    EXPECT_EQ(longer(causal, more, {.batch_tokens = batch_tokens}), 2u);
+  }
+  Model masked = sequence_model(Vocabulary::protein(), testing::encoder);
+  EXPECT_EQ(longer(masked, lines), 2u) << "<document> is a token of the row";
+  ScoreFile none(true, false, [](std::string_view) {});
+  EXPECT_EQ(score_mutations(masked, {.paths = {file("wild.txt", "M" + residues(33) + "\n")}},
+                            file("mutations.txt", "M1W\n"), none, {})
+                .longer,
+            1u);
+  causal.settings.data.stateful = true;
+  EXPECT_EQ(longer(causal, more), 0u);
+  masked.settings.data.use("");
+  EXPECT_EQ(longer(masked, lines), 0u) << "of an imported model the length is not known";
+}
+
 TEST_F(ScoreTest, CountsMutationsOfTokensThatWereNotTrained) {
   Model model = sequence_model(Vocabulary::protein(), with(testing::encoder, {"data.ignore_tokens=[X,B]"}));
   ScoreFile output(true, false, [](std::string_view) {});

@@ -235,12 +235,20 @@ std::string changed_to_yaml(const LoadedSettings& loaded, bool comments) {
   return config::to_yaml(settings_table(copy), comments, &loaded.origins);
 }
 
+namespace {
+
+constexpr std::string_view title = "# Complete settings of a Furlong run";
+
+}  // namespace
+
 std::string to_yaml(const Settings& settings, bool comments) {
   Settings copy = settings;
-  return "# Complete settings of a Furlong run, including derived values. Keys without an effect in this combination "
-         "are commented out.\n" +
+  return fmt::format("{}, including derived values. Keys without an effect in this combination are commented out.\n",
+                     title) +
          config::to_yaml(settings_table(copy), comments);
 }
+
+bool is_config_of_run(std::string_view text) { return text.starts_with(title); }
 
 nlohmann::ordered_json to_json(const Settings& settings) {
   Settings copy = settings;

@@ -250,6 +250,8 @@ Settings resolve(Settings settings);
 /// Returns complete YAML, from which from_yaml_text() reads equal settings. With `comments`, each key is followed by
 /// its meaning and unit.
 std::string to_yaml(const Settings& settings, bool comments = false);
+/// Returns whether to_yaml() has written a config, whatever was changed in it since.
+bool is_config_of_run(std::string_view text);
 /// As to_yaml() and to_json() of the settings, for display. With finetune.source, keys of model that come from there,
 /// and objective.name, are left out unless a file or an override sets them. The others have the values that were set.
 std::string shown_as_yaml(const LoadedSettings& loaded, bool comments = false);

@@ -84,6 +84,8 @@ std::vector<std::string> input_files(const LoadedSettings& loaded) {
   std::vector<std::string> files;
   for (const auto& config : loaded.files) files.push_back(config.string());
   for (const DataSource& source : loaded.settings.data.mixture()) files.push_back(source.dataset.string());
+  for (const std::filesystem::path& model : {loaded.settings.model.weights, loaded.settings.teacher.checkpoint})
+    if (!model.empty()) files.push_back(model.string());
   return files;
 }
 

@@ -1,5 +1,9 @@
 #include "trainers/train/early_stopping.h"
 
+#include <cmath>
+
+#include "framework/core/error.h"
+
 namespace furlong {
 
 bool EarlyStopping::note(std::int64_t step, double loss) {
@@ -27,6 +31,9 @@ void EarlyStopping::save(CheckpointSink& file) const {
 
 void EarlyStopping::load(const CheckpointReader& checkpoint) {
   best_loss_ = checkpoint.number("best_validation");
+  if (std::isnan(best_loss_))
+    throw UserError("{}: best_validation is NaN, so no validation could be better; use an earlier checkpoint",
+                    checkpoint.path().string());
   if (checkpoint.has("last_validation")) last_loss_ = checkpoint.number("last_validation");
   without_improvement_ = checkpoint.integer("validations_without_improvement");
   validated_at_ = checkpoint.integer("validated_at");

@@ -6,9 +6,11 @@
 #include "framework/core/log.h"
 #include "framework/core/parallel.h"
 #include "framework/io/atomic_file.h"
+#include "framework/io/text_file.h"
 #include "trainers/checkpoint/checkpoints.h"
 #include "trainers/model/objective.h"
 #include "trainers/train/checkpoint_saver.h"
+#include "trainers/train/data_checks.h"
 #include "trainers/train/recording/run_recorder.h"
 #include "trainers/train/run/run_directory.h"
 #include "trainers/train/run/run_resume.h"
@@ -24,6 +26,34 @@ namespace fs = std::filesystem;
 /// Returns whether resume_run() reads all weights, so that no initial ones are needed.
 bool reads_weights(const Settings& settings, const TrainOptions& options) {
   return options.resume == TrainOptions::Resume::path || !settings.model.weights.empty();
+}
+
+/// A run writes its complete settings to config.yaml. Throws UserError if the user's own config has this path.
+void keep_config(const LoadedSettings& loaded) {
+  const fs::path config = loaded.settings.run_directory / "config.yaml";
+  std::error_code missing;
+  for (const fs::path& file : loaded.files) {
+    if (!fs::equivalent(file, config, missing) || is_config_of_run(read_text_file(file, 16 << 20))) continue;
+    throw UserError(
+        "{}: training would replace this config by its complete settings, because it is in the run directory; move it, "
+        "or pass another --run-dir",
+        file.string());
+  }
+}
+
+/// Throws UserError if a trace would replace a file that the run reads or writes.
+void check_trace(const LoadedSettings& loaded, const TrainOptions& options) {
+  if (!options.trace) return;
+  const fs::path &trace = options.trace->path, &directory = loaded.settings.run_directory;
+  std::vector<std::string> files = input_files(loaded);
+  if (!options.checkpoint.empty()) files.push_back(options.checkpoint.string());
+  for (const char* name : {"config.yaml", "metrics.jsonl"}) files.push_back(directory / name);
+  refuse_replacing_inputs(files, trace, "--trace");
+  std::error_code missing;
+  const fs::path folder = fs::absolute(trace).parent_path();
+  for (const char* name : {"checkpoints", "tensorboard"})
+    if (fs::equivalent(folder, directory / name, missing))
+      throw UserError("--trace {}: is in a folder of the run; choose another path", trace.string());
 }
 
 class Run {
@@ -170,8 +200,11 @@ class Run {
     const RunRecorder::Pause pause(*recorder_);
     const std::int64_t step = trainer_.steps();
     saved_at_ = step;
+    directory_.check_in_place();
     saver_.save(checkpoint_path(directory_.checkpoints(), step), recorder_->metrics_on_disk(), [this, step, best_loss] {
-      if (checkpoints_) checkpoints_->committed(step, best_loss);
+      if (!checkpoints_) return;
+      directory_.check_in_place();
+      checkpoints_->committed(step, best_loss);
     });
   }
 
@@ -200,6 +233,8 @@ TrainResult train(const LoadedSettings& loaded, const TrainOptions& options) {
   // Outlives the catch: its destructor waits for a checkpoint in progress, which waits for the other ranks.
   std::optional<Run> run;
   try {
+    keep_config(loaded);
+    check_trace(loaded, options);
     // Report a bad path before the run directory is created. A job that continues its own run no longer needs it.
     if (options.resume == TrainOptions::Resume::path && !was_begun_by_this_job(loaded.settings.run_directory))
       checkpoint_of(options.checkpoint);

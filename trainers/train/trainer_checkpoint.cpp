@@ -2,6 +2,7 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "formats/json_text.h"
@@ -75,6 +76,32 @@ Optimizer::LastSteps last_optimizer_steps(const CheckpointReader& checkpoint) {
   return json.get<Optimizer::LastSteps>();
 }
 
+/// Throws UserError if AdamW cannot have these moments.
+void check_moments(const CheckpointReader& checkpoint, const std::string& name, const Tensor& values) {
+  const bool is_second = name.starts_with("second_moments/");
+  std::int64_t bad = 0;
+  const auto count = [&](const auto* from) {
+    for (std::int64_t i = 0; i < values.elements(); ++i) bad += !std::isfinite(from[i]) || (is_second && from[i] < 0);
+  };
+  if (values.dtype() == DType::float64)
+    count(values.data<double>());
+  else
+    count(values.data<float>());
+  if (bad > 0)
+    throw UserError("{}: tensor {} has {} values that are NaN, infinite{}; use an earlier checkpoint",
+                    checkpoint.path().string(), name, bad, is_second ? " or negative" : "");
+}
+
+/// Returns a number of steps, tokens or samples.
+std::int64_t counter(const CheckpointReader& checkpoint, const std::string& name) {
+  constexpr std::int64_t largest = std::int64_t{1} << 53;
+  const std::int64_t value = checkpoint.integer(name);
+  if (value < 0 || value > largest)
+    throw UserError("{}: {} is {}; expected 0 to 2^53; use an earlier checkpoint", checkpoint.path().string(), name,
+                    value);
+  return value;
+}
+
 }  // namespace
 
 WeightsReport Trainer::start_from(const CheckpointReader& checkpoint) {
@@ -88,7 +115,7 @@ WeightsReport Trainer::start_from(const CheckpointReader& checkpoint) {
 
 void Trainer::continue_samples_of(const CheckpointReader& checkpoint) {
   if (checkpoint.has("sampler_counter"))
-    input_.continue_at(static_cast<std::uint64_t>(checkpoint.integer("sampler_counter")));
+    input_.continue_at(static_cast<std::uint64_t>(counter(checkpoint, "sampler_counter")));
 }
 
 std::string Trainer::digest() const {
@@ -231,6 +258,7 @@ void Trainer::load(const CheckpointReader& checkpoint) {
     const auto into = [&](const std::string& name, const Tensor& own) {
       const Tensor whole = Tensor::empty(parameter.shape(), store.master_dtype());
       read_tensor(checkpoint, name, whole);
+      check_moments(checkpoint, name, whole);
       optimizer_.put(parameter, whole, own);
     };
     into("first_moments/" + parameter.name(), optimizer_.first_moment());
@@ -240,12 +268,12 @@ void Trainer::load(const CheckpointReader& checkpoint) {
     const std::string ema = "ema/" + parameter.name();
     into(checkpoint.has(ema) ? ema : "parameters/" + parameter.name(), optimizer_.ema());
   }
-  steps_ = checkpoint.integer("step");
-  optimizer_.restore_steps(checkpoint.integer("optimizer_steps"), last_optimizer_steps(checkpoint));
+  steps_ = counter(checkpoint, "step");
+  optimizer_.restore_steps(counter(checkpoint, "optimizer_steps"), last_optimizer_steps(checkpoint));
   optimizer_.refresh_compute_values(model_.stream);
-  tokens_ = checkpoint.integer("tokens");
+  tokens_ = counter(checkpoint, "tokens");
   origin_ = CheckpointOrigin::read(checkpoint);
-  input_.continue_at(static_cast<std::uint64_t>(checkpoint.integer("sampler_counter")));
+  input_.continue_at(static_cast<std::uint64_t>(counter(checkpoint, "sampler_counter")));
   early_stopping_.load(checkpoint);
   load_recurrent_state(checkpoint, before);
   outliers_.load(checkpoint);

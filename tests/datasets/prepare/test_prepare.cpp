@@ -331,6 +331,12 @@ TEST_F(PrepareTest, KeepsExistingOutput) {
   EXPECT_THAT(message_of<UserError>([&] { prepare(options); }), HasSubstr("both input and output"));
   EXPECT_EQ(content(path("store.h5")), "precious");
   options.inputs = {path("a")};
+  for (std::string* other : {&options.tokenizer, &options.label_file}) {
+    *other = path("store.h5");
+    EXPECT_THAT(message_of<UserError>([&] { prepare(options); }), HasSubstr("both input and output"));
+    EXPECT_EQ(content(path("store.h5")), "precious");
+    other->clear();
+  }
   EXPECT_EQ(documents(options), Strings{"hello"});
   options.output = path("no/such/folder.h5");
   EXPECT_THROW(prepare(options), UserError);

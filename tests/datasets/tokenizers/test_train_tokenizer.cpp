@@ -77,7 +77,9 @@ TEST_F(TrainTokenizerTest, RejectsUnusableInputs) {
   const std::string text = file("a.txt", repeated("abcdefghijklmnopqrstuvwxyz0123456789 ABCDEFGHIJKLMNOPQR\n", 5));
   EXPECT_THAT(refusal({.inputs = {file("empty.txt", "\n\n")}, .output = model}), HasSubstr("contains no text"));
   EXPECT_THAT(refusal({.inputs = {path("none")}, .output = model}), HasSubstr("does not exist"));
-  EXPECT_THAT(refusal({.inputs = {text}, .output = model, .vocabulary_size = 300}), HasSubstr("300 tokens"));
+  // 55 characters, 256 bytes and 3 special tokens.
+  EXPECT_THAT(refusal({.inputs = {text}, .output = model, .vocabulary_size = 300}),
+              HasSubstr("300 tokens is too small for this text; expected at least 314"));
   EXPECT_THAT(refusal({.inputs = {"-", "-"}, .output = model}), HasSubstr("more than once"));
 }
 

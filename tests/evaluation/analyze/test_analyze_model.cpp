@@ -318,6 +318,29 @@ TEST_F(AnalyzeModelTest, RejectsCandidateOptionsWithoutCandidates) {
   }
 }
 
+TEST_F(AnalyzeModelTest, RejectsOptionsOfRandomFeaturesWithoutThem) {
+  const std::string run = trained({"model.attention.mechanism=softmax"}), input = write_qkv(path("qkv.h5"));
+  const auto status = [&](std::vector<std::string> source, const std::string& option, const std::string& value,
+                          const std::string& maps) {
+    source.insert(source.end(), {"--feature-maps", maps, option, value});
+    const Finished found = furlong(source);
+    if (found.status != 0) {
+      EXPECT_THAT(found.err, HasSubstr(option + " applies only to --feature-maps favor_positive"));
+    }
+    return found.status;
+  };
+  const std::vector<std::string> of_run{run}, from_file{"--input", input},
+      gaussian{"--lengths", "16", "--head-dim", "4", "--std", "1"};
+  for (const std::vector<std::string>& source : {of_run, from_file, gaussian}) {
+    for (const std::string option : {"--features", "--random-projection"}) {
+      const std::string value = option == "--features" ? "8" : "iid";
+      EXPECT_EQ(status(source, option, value, "elu1,taylor:1"), 2) << option;
+      EXPECT_EQ(status(source, option, value, "elu1,favor_positive"), 0) << option;
+    }
+    EXPECT_EQ(status(source, "--draws", "2", "elu1"), source == gaussian ? 0 : 2) << "Gaussian queries are drawn";
+  }
+}
+
 // Padding at a document's end, and empty rows after the split's last row, do not affect the results.
 TEST_F(AnalyzeModelTest, IgnoresPadding) {
   const std::string run = trained({"model.attention.mechanism=linear", "model.attention.feature_map=elu1"});

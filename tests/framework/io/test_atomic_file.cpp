@@ -11,6 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <cstdlib>
 #include <fstream>
@@ -93,6 +94,25 @@ TEST_F(AtomicFileTest, OldFileStaysWithoutCommit) {
   EXPECT_TRUE(partial_files(path).empty());
   write_file_atomically(path, "new");
   EXPECT_EQ(content(path), "new");
+}
+
+TEST_F(AtomicFileTest, KeepsThePermissionsOfTheFileThatItReplaces) {
+  const std::string path = file("private.txt", "old");
+  ASSERT_EQ(::chmod(path.c_str(), 0600), 0);
+  write_file_atomically(path, "new");
+  EXPECT_EQ(fs::status(path).permissions(), fs::perms::owner_read | fs::perms::owner_write);
+  EXPECT_EQ(content(path), "new");
+}
+
+TEST_F(AtomicFileTest, RejectsPathsThatNameNoFile) {
+  fs::create_directory(path("folder"));
+  for (const std::string& name : {std::string(), std::string("/"), path("folder/"), path("new/")})
+    EXPECT_THAT(testing::message_of<UserError>([&] { AtomicFile file(name); }), HasSubstr("cannot write: ")) << name;
+  std::array<int, 2> ends{};
+  ASSERT_EQ(::pipe(ends.data()), 0);
+  EXPECT_THAT(testing::message_of<UserError>([&] { AtomicFile file(fmt::format("/proc/self/fd/{}", ends[1])); }),
+              HasSubstr("it is a device, pipe or socket"));
+  for (const int end : ends) ::close(end);
 }
 
 TEST_F(AtomicFileTest, WriteAtKeepsTheAppendPosition) {

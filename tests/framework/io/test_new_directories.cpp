@@ -11,8 +11,10 @@
 #include <csignal>
 #include <cstdlib>
 #include <fstream>
+#include <optional>
 
 #include "framework/core/error.h"
+#include "framework/io/atomic_file.h"
 #include "framework/io/interrupted_writes.h"
 #include "tests/communication/child_processes.h"
 #include "tests/temporary_folder.h"
@@ -86,6 +88,28 @@ TEST_F(NewDirectoriesTest, SignalRemovesItsDirectoriesAndNoFile) {
     EXPECT_FALSE(fs::exists(folder_ / "new"));
   }
   EXPECT_EQ(content(path("file")), "text");
+}
+
+// The reader of its progress, for example; the write fails.
+TEST_F(NewDirectoriesTest, LostReaderEndsOnlyProgramsThatWriteNoFile) {
+  for (const bool writes : {true, false}) {
+    const pid_t child = testing::fork_without_team();
+    if (child == 0) {
+      std::signal(SIGPIPE, SIG_DFL);
+      end_cleanly_on_signals();
+      {
+        std::optional<AtomicFile> output;
+        if (writes) output.emplace(path("output"));
+        std::raise(SIGPIPE);
+        if (writes) output->commit();
+      }
+      std::_Exit(0);
+    }
+    int status = 0;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    EXPECT_EQ(testing::exit_status(status), writes ? 0 : 128 + SIGPIPE);
+  }
+  EXPECT_TRUE(fs::exists(path("output")));
 }
 
 }  // namespace

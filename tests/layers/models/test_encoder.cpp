@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <set>
 
 #include "framework/autodiff/gradient_check.h"
 #include "tests/layers/models/decoder_testing.h"
@@ -110,23 +111,55 @@ TEST_P(EveryEncoder, PaddingChangesNothing) {
   for (const Position position : {Position::rotary, Position::learned}) {
     for (const auto& [head, pooling] :
          {std::pair{Head::masked_tokens, ops::Pooling::mean}, std::pair{Head::classification, ops::Pooling::mean},
-          std::pair{Head::classification, ops::Pooling::first}, std::pair{Head::matching, ops::Pooling::mean}}) {
+          std::pair{Head::classification, ops::Pooling::first}, std::pair{Head::matching, ops::Pooling::mean},
+          std::pair{Head::numbers, ops::Pooling::mean}, std::pair{Head::sets, ops::Pooling::first},
+          std::pair{Head::tokens, ops::Pooling::mean}}) {
       TestEncoder model(encoder_config(GetParam(), position), head, pooling);
       const Tensor tokens = random_tokens(4, 7, model.encoder.config());
       const bool matching = head == Head::matching;
-      const Tensor labels = reference::integer_tensor({matching ? 2 : 4}, 0, 3, "labels");
-      const Tensor targets = random_targets(4, 7, model.encoder.config());
-      const Tensor goal = head == Head::masked_tokens ? targets : labels;
-      const Tensor padded_goal = head == Head::masked_tokens ? padded(targets, 4, -1) : labels;
+      const Tensor labels = head == Head::numbers || head == Head::sets
+                                ? Tensor::from(std::vector<std::int32_t>{0, -1, 0, 0}, {4})
+                                : reference::integer_tensor({matching ? 2 : 4}, 0, 3, "labels");
+      const Tensor targets = head == Head::tokens ? reference::integer_tensor({4, 7}, -1, 3, "targets")
+                                                  : random_targets(4, 7, model.encoder.config());
+      const bool of_tokens = head == Head::masked_tokens || head == Head::tokens;
+      const Tensor goal = of_tokens ? targets : labels;
+      const Tensor padded_goal = of_tokens ? padded(targets, 4, -1) : labels;
       const double expected = loss_under(model, tokens, goal, {});
       EXPECT_NEAR(loss_under(model, tokens, goal, ones(4, 7)), expected, 1e-12);
       // The result does not depend on the tokens in the padding.
       for (const std::int32_t filler : {0, 10})
         EXPECT_NEAR(loss_under(model, padded(tokens, 4, filler), padded_goal, mask_of(4, 11, 7)), expected, 1e-12)
             << name_of(position);
-      EXPECT_GT(std::abs(loss_under(model, padded(tokens, 4, 0), padded_goal, {}) - expected), 1e-6);
+      EXPECT_GT(std::abs(loss_under(model, padded(tokens, 4, 0), padded_goal, {}) - expected), 1e-8);
     }
   }
+}
+
+// As docs/config.md says of optimizer.weight_decay.
+TEST_P(EveryEncoder, WeightDecayAppliesToMatricesAlone) {
+  ModelConfig config = encoder_config(GetParam());
+  config.bias = true;
+  config.short_convolution = 3;
+  config.adapter.rank = 2;
+  const TestEncoder model(config, Head::classification);
+  std::set<std::string> without;
+  for (const Parameter& parameter : model.store.parameters()) {
+    if (!parameter.decays() && !model.store.is_buffer(parameter))
+      without.insert(parameter.name().substr(parameter.name().find_last_of('.', parameter.name().rfind('.') - 1) + 1));
+  }
+  std::set<std::string> expected{"attention_norm.gain",      "attention_norm.bias", "feedforward_norm.gain",
+                                 "feedforward_norm.bias",    "final_norm.gain",     "final_norm.bias",
+                                 "query_key_value.bias",     "output.bias",         "input.bias",
+                                 "short_convolution.weight", "classifier.bias"};
+  const auto of_map = mechanisms_of(config.attention);
+  const bool has_window = std::any_of(of_map.begin(), of_map.end(), [](const MechanismInfo* info) {
+    return std::string_view(info->name) == "windowed";
+  });
+  if (has_window) expected.insert("attention.gate");
+  if (GetParam().feature_map == "hedgehog") expected.insert({"query_features.weight", "key_features.weight"});
+  if (GetParam().option == "unnormalized") expected.insert("output_norm.weight");
+  EXPECT_EQ(without, expected);
 }
 
 TEST_P(EveryEncoder, PaddingDoesNotAffectGradients) {

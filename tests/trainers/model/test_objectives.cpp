@@ -96,7 +96,7 @@ TEST_F(ObjectivesTest, EvaluationMasksEveryTokenOfTheSplit) {
   const TokenizedDataset data = TokenizedDataset::open(store);
   const auto size = static_cast<std::int64_t>(data.size(Split::validation));
   ASSERT_EQ(size, 400);
-  const LoadedSettings loaded = settings(store, "masked_tokens", {"objective.mask_probability=1"});
+  const LoadedSettings loaded = settings(store, "masked_tokens", {"objective.mask_probability=0.999999999"});
   const Vocabulary vocabulary = model_vocabulary(loaded.settings, data.vocabulary());
   for (const std::int64_t n : {7, 16, 399, 400, 500}) {
     const auto source = evaluation_source(loaded.settings, vocabulary, data, Split::validation, n, 4);

@@ -324,7 +324,7 @@ TEST_F(TrainTest, RejectsSecondTrainingInRunDirectory) {
   const int lock = open((path("run") + "/.lock").c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0666);
   ASSERT_GE(lock, 0);
   ASSERT_EQ(flock(lock, LOCK_EX | LOCK_NB), 0);
-  EXPECT_THAT(message_of<UserError>([&] { run("run"); }), HasSubstr("another furlong train is running"));
+  EXPECT_THAT(message_of<UserError>([&] { run("run"); }), HasSubstr("another training uses this run directory"));
   close(lock);
   EXPECT_EQ(run("run").step, 12);
 }

@@ -332,7 +332,7 @@ TEST_F(TrainProcesses, KeepFilesOfAnotherJob) {
   close(lock);
   for (const Finished& process : found) EXPECT_NE(process.status, 0);
   ASSERT_EQ(error_lines(found).size(), 1u) << all_errors(found);
-  EXPECT_THAT(error_lines(found)[0], HasSubstr("another furlong train is running in this run directory"));
+  EXPECT_THAT(error_lines(found)[0], HasSubstr("another training uses this run directory"));
   EXPECT_TRUE(fs::exists(path(part)));
   train(2, "run");
   EXPECT_FALSE(fs::exists(path(part))) << "the owner of the lock removes it";

@@ -166,6 +166,7 @@ std::string to_json_line(const MetricsRecord& record) {
 }
 
 MetricsWriter::MetricsWriter(fs::path path) : path_(std::move(path)) {
+  is_readable(path_);  // throws for what is not a file
   descriptor_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
   if (descriptor_ < 0) throw_file_error(path_, "write", errno);
   try {

@@ -1,6 +1,7 @@
 #include "trainers/train/run/run_directory.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -74,36 +75,34 @@ void check_shared(const fs::path& folder, const ProcessGroup& group, std::chrono
 
 }  // namespace
 
-class RunDirectory::Lock {
- public:
-  explicit Lock(const fs::path& directory)
-      : descriptor_(open((directory / ".lock").c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0666)) {
-    if (descriptor_ < 0) throw_file_error(directory / ".lock", "create", errno);
-    if (!lock_file(descriptor_, directory / ".lock")) {
-      close(descriptor_);
-      throw RunDirectoryInUse(
-          "{}: another furlong train is running in this run directory; stop it, or pass a different --run-dir",
-          directory.string());
-    }
-    mark();
-  }
-  ~Lock() {
-    [[maybe_unused]] const int emptied = ftruncate(descriptor_, 0);
+RunLock::RunLock(const fs::path& directory)
+    : descriptor_(open((directory / ".lock").c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0666)) {
+  if (descriptor_ < 0) throw_file_error(directory / ".lock", "create", errno);
+  if (!lock_file(descriptor_, directory / ".lock")) {
     close(descriptor_);
+    throw RunDirectoryInUse("{}: another training uses this run directory; stop it, or pass a different --run-dir",
+                            directory.string());
   }
-  Lock(const Lock&) = delete;
-  Lock& operator=(const Lock&) = delete;
+  directory_ = open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  // This host's name: furlong runs takes a run whose lock file is not empty for one that may be running.
+  const std::string host = host_name() + '\n';
+  [[maybe_unused]] const bool written =
+      ftruncate(descriptor_, 0) == 0 && write(descriptor_, host.data(), host.size()) > 0;
+}
 
- private:
-  /// Writes this host's name: furlong runs takes a run whose lock file is not empty for one that may be running.
-  void mark() const {
-    const std::string host = host_name() + '\n';
-    [[maybe_unused]] const bool written =
-        ftruncate(descriptor_, 0) == 0 && write(descriptor_, host.data(), host.size()) > 0;
-  }
+RunLock::~RunLock() {
+  [[maybe_unused]] const int emptied = ftruncate(descriptor_, 0);
+  if (directory_ >= 0) close(directory_);
+  close(descriptor_);
+}
 
-  int descriptor_;
-};
+bool RunLock::is_at(const fs::path& path) const {
+  struct stat locked {
+  }, there{};
+  if (directory_ < 0 || fstat(directory_, &locked) != 0) return true;
+  if (stat(path.c_str(), &there) != 0) return errno != ENOENT && errno != ENOTDIR;  // another failure tells nothing
+  return locked.st_dev == there.st_dev && locked.st_ino == there.st_ino;
+}
 
 RunDirectory::RunDirectory(fs::path path, const ProcessGroup& group)
     : RunDirectory(std::move(path), group, patience_of(group)) {}
@@ -114,11 +113,19 @@ RunDirectory::RunDirectory(fs::path path, const ProcessGroup& group, std::chrono
     std::error_code failure;
     fs::create_directories(path_, failure);
     if (failure) throw_file_error(path_, "create the directory", failure.value());
-    lock_ = std::make_unique<Lock>(path_);
+    lock_ = std::make_unique<RunLock>(path_);
   }
   check_shared(path_, group, patience);
 }
 
 RunDirectory::~RunDirectory() = default;
+
+void RunDirectory::check_in_place() const {
+  if (lock_ && !lock_->is_at(path_))
+    throw UserError(
+        "{}: this run directory was moved or replaced during the training, which ends, so that files of two runs do "
+        "not mix; continue the run where its checkpoints are now",
+        path_.string());
+}
 
 }  // namespace furlong

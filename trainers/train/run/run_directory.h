@@ -14,6 +14,23 @@ class RunDirectoryInUse : public UserError {
   using UserError::UserError;
 };
 
+/// The lock of an existing directory: only one training uses it.
+class RunLock {
+ public:
+  /// Throws RunDirectoryInUse, or UserError or MachineError if the lock's file cannot be created. On a file system
+  /// without locks, logs a warning instead (lock_file()).
+  explicit RunLock(const std::filesystem::path& directory);
+  ~RunLock();
+  RunLock(const RunLock&) = delete;
+  RunLock& operator=(const RunLock&) = delete;
+  /// Returns whether `path` still leads to the locked directory.
+  bool is_at(const std::filesystem::path& path) const;
+
+ private:
+  int descriptor_;      // of the lock's file
+  int directory_ = -1;  // -1: not known
+};
+
 /// The run directory during training. Only one training at a time can use it.
 class RunDirectory {
  public:
@@ -33,11 +50,13 @@ class RunDirectory {
   const std::filesystem::path& path() const { return path_; }
   std::filesystem::path checkpoints() const { return path_ / "checkpoints"; }
   std::filesystem::path metrics() const { return path_ / "metrics.jsonl"; }
+  /// Rank 0: throws UserError if another directory, or none, has this one's path now. Its files would get among those
+  /// of another run.
+  void check_in_place() const;
 
  private:
-  class Lock;
   std::filesystem::path path_;
-  std::unique_ptr<Lock> lock_;  // rank 0 only
+  std::unique_ptr<RunLock> lock_;  // rank 0 only
 };
 
 }  // namespace furlong

@@ -66,6 +66,18 @@ std::string job_id() {
   return id == nullptr ? "" : id;
 }
 
+/// Throws what writing the first files of a run would throw, with as many files open at once. The earlier run's stay as
+/// they are.
+void check_first_files(const RunDirectory& directory, const Settings& settings) {
+  AtomicFile config(directory.path() / "config.yaml"), job(job_file(directory.path()));
+  config.write(to_yaml(settings));
+  job.write(job_id());
+  config.flush();
+  job.flush();
+  const MetricsWriter metrics(directory.metrics());
+  const TensorboardWriter events(directory.path() / "tensorboard");  // forget_earlier_run() removes its file
+}
+
 /// Returns what --resume means at this start. A job that starts again continues the run that it has begun: with
 /// --resume never or PATH it would lose its steps each time.
 TrainOptions::Resume present_choice(const TrainOptions& options, const RunDirectory& directory,
@@ -327,7 +339,10 @@ bool resume_run(const TrainOptions& options, const ProcessGroup& group, const Ru
   std::string best_losses;  // new: of other samples so far; lost: of a checkpoint that is not here
   if (group.is_first()) {
     // Only now: a run that cannot start leaves the earlier one unchanged.
-    if (choice == TrainOptions::Resume::never) forget_earlier_run(directory, *checkpoints);
+    if (choice == TrainOptions::Resume::never) {
+      check_first_files(directory, settings);
+      forget_earlier_run(directory, *checkpoints);
+    }
     const bool lost_best = clean_up(from, loaded, directory, trainer, *checkpoints);
     best_losses = loaded.validates_anew ? "new" : lost_best && settings.checkpoint.keep_best ? "lost" : "";
     if (!job_id().empty()) write_file_atomically(job_file(directory.path()), job_id());

@@ -68,5 +68,28 @@ TEST_F(RunDirectoryTest, RejectsAnotherDirectory) {
   EXPECT_THAT(open(std::nullopt, 1s), HasSubstr("not the directory that rank 0 uses"));
 }
 
+TEST_F(RunDirectoryTest, KnowsThatItWasMoved) {
+  namespace fs = std::filesystem;
+  parallel_testing::run_world(1, [&](ProcessGroup& group, const Report&) {
+    fs::create_directory(path("run"));
+    fs::create_directory_symlink("run", path("link"));
+    const RunDirectory directory(path("link"), group);
+    const auto moved = [&] {
+      EXPECT_THAT(testing::message_of<UserError>([&] { directory.check_in_place(); }),
+                  HasSubstr("link: this run directory was moved or replaced during the training"));
+    };
+    directory.check_in_place();
+    fs::remove(path("link/.lock"));  // by hand
+    directory.check_in_place();
+    fs::rename(path("run"), path("moved"));
+    moved();
+    fs::create_directory(path("run"));
+    moved();
+    fs::remove(path("run"));
+    fs::create_directory_symlink("moved", path("run"));
+    directory.check_in_place();
+  });
+}
+
 }  // namespace
 }  // namespace furlong

@@ -48,6 +48,25 @@ class RunResumeTest : public testing::WithTemporaryFolder {
     options.checkpoint = checkpoint;
     return options;
   }
+  /// Copies what a resume reads, with another number of this name; of a tensor, as its first element.
+  static void copy_with(const fs::path& from, const fs::path& to, const std::string& changed, double value) {
+    const CheckpointReader whole = CheckpointReader::open(from);
+    CheckpointWriter writer(to);
+    for (const TensorInfo& info : whole.tensors()) {
+      std::vector<float> values(info.bytes / sizeof(float));
+      whole.read(info.name, values.data(), info.bytes);
+      if (info.name == changed) values[0] = static_cast<float>(value);
+      writer.tensor(info.name, info.dtype, info.shape, values.data());
+    }
+    for (const char* name : {"config", "vocabulary", "version", "commit", "data_fingerprint"})
+      writer.text(name, whole.text(name));
+    for (const char* name : {"step", "optimizer_steps", "tokens", "sampler_counter", "seed",
+                             "validations_without_improvement", "validated_at"})
+      writer.integer(name, name == changed ? static_cast<std::int64_t>(value) : whole.integer(name));
+    for (const char* name : {"best_validation", "last_validation"})
+      writer.number(name, name == changed ? value : whole.number(name));
+    writer.finish();
+  }
   std::set<std::string> names_in(const fs::path& folder) const {
     std::set<std::string> names;
     for (const auto& entry : fs::directory_iterator(folder)) names.insert(entry.path().filename().string());
@@ -133,6 +152,70 @@ TEST_F(RunResumeTest, RanksAgreeOnPathsThatAreNotUtf8) {
     const TrainOptions options = from("run\xff");
     EXPECT_NO_THROW(check_agreement(group, present, data, &options));
   });
+}
+
+TEST_F(RunResumeTest, ResumeNeverKeepsEarlierRunIfItsFilesCannotBeWritten) {
+  train(4);
+  TrainOptions never;
+  never.resume = TrainOptions::Resume::never;
+  const std::set<std::string> before = names_in(checkpoints());
+  const std::string metrics = content(path("run/metrics.jsonl"));
+  for (const char* name : {"config.yaml", "tensorboard"}) {
+    fs::rename(path("run") + "/" + name, path("kept"));
+    if (std::string(name) == "tensorboard")
+      file("run/tensorboard", "a file");
+    else
+      fs::create_directory(path("run/config.yaml"));
+    EXPECT_THAT(testing::message_of<UserError>([&] { run("run", {}, never); }), HasSubstr(name));
+    EXPECT_EQ(names_in(checkpoints()), before) << name;
+    EXPECT_EQ(content(path("run/metrics.jsonl")), metrics) << name;
+    fs::remove(path("run") + "/" + name);
+    fs::rename(path("kept"), path("run") + "/" + name);
+  }
+  EXPECT_EQ(run("run", {"trainer.max_steps=2"}, never).step, 2);
+}
+
+// With a correct checksum.
+TEST_F(RunResumeTest, RejectsStateThatNoOptimizerHas) {
+  train(4);
+  const fs::path whole = checkpoints() / "step_00000004.h5";
+  const double nan = std::nan(""), infinite = HUGE_VAL;
+  const auto refusal = [&](const std::string& key, double value) {
+    copy_with(whole, path("changed.h5"), key, value);
+    return testing::message_of<UserError>([&] { run("other", {}, from(path("changed.h5"))); });
+  };
+  const std::string first = "first_moments/final_norm.gain", second = "second_moments/final_norm.gain";
+  EXPECT_THAT(refusal(first, nan), HasSubstr("tensor " + first + " has 1 values that are NaN, infinite; use"));
+  EXPECT_THAT(refusal(first, infinite), HasSubstr(first));
+  for (const double value : {nan, infinite, -1.0})
+    EXPECT_THAT(refusal(second, value), HasSubstr("tensor " + second + " has 1 values that are NaN, infinite or neg"));
+  for (const char* counter : {"step", "optimizer_steps", "tokens", "sampler_counter"}) {
+    EXPECT_THAT(refusal(counter, -1), HasSubstr(std::string(counter) + " is -1; expected 0 to 2^53"));
+    EXPECT_THAT(refusal(counter, 0x1p62), HasSubstr(std::string(counter) + " is 4611686018427387904; expected"));
+  }
+  EXPECT_THAT(refusal("best_validation", nan), HasSubstr("best_validation is NaN"));
+  copy_with(whole, path("changed.h5"), "best_validation", 3);
+  EXPECT_EQ(run("other", {"trainer.max_steps=4"}, from(path("changed.h5"))).step, 4);
+}
+
+TEST_F(RunResumeTest, ReplacesNoFileOfItsUser) {
+  const std::vector<std::string> keys{"run_directory=" + path("run"), "trainer.max_steps=2", "schedule.warmup_steps=0"};
+  LoadedSettings loaded = testing::small_settings(store, keys);
+  fs::create_directories(path("run/checkpoints"));
+  const std::string own = file("run/config.yaml", "# my notes\n{}\n"), data = content(store);
+  loaded.files = {own};
+  EXPECT_THAT(testing::message_of<UserError>([&] { furlong::train(loaded, {}); }),
+              HasSubstr("run/config.yaml: training would replace this config"));
+  EXPECT_EQ(content(own), "# my notes\n{}\n");
+  fs::remove(own);
+  furlong::train(loaded, {});
+  EXPECT_NO_THROW(furlong::train(loaded, {})) << "the run's own config";
+  for (const std::string& trace : {store, own, path("run/metrics.jsonl"), path("run/checkpoints/trace.json")}) {
+    TrainOptions options;
+    options.trace = TraceOptions{.path = trace};
+    EXPECT_THAT(testing::message_of<UserError>([&] { furlong::train(loaded, options); }), HasSubstr("--trace"));
+  }
+  EXPECT_EQ(content(store), data);
 }
 
 TEST_F(RunResumeTest, ResumeNeverKeepsEarlierRunUntilTheNewOneCanStart) {

@@ -101,7 +101,9 @@ TEST_P(EveryAttention, GradientsInLowPrecisionMatchFloat64) {
     EXPECT_LT(relative_error(found.d_query, expected.d_query), bound);
     EXPECT_LT(relative_error(found.d_key, expected.d_key), bound);
     EXPECT_LT(relative_error(found.d_value, expected.d_value), bound);
-    EXPECT_LT(scaled_error(found.d_gate, expected.d_gate), bound);
+    // A sum over all rows of g · (softmax's output - the other's). The outputs are rounded before.
+    const double terms = std::sqrt(static_cast<double>(p.batch * p.n * p.d_value));
+    EXPECT_LT(scaled_error(found.d_gate, expected.d_gate, single ? 1e-3 : terms), single ? bound : 0x1p-8);
   }
 }
 

@@ -71,7 +71,7 @@ ops::LinearAttentionInputs part(const AttentionProblem& p, DType dtype, std::int
   inputs.query = rows(p.query, p.query_shape());
   inputs.key = rows(p.key, p.key_shape());
   inputs.value = rows(p.value, p.value_shape());
-  if (!p.gate.empty()) inputs.gate = Variable(tensor_of(p.gate, {p.heads()}, accumulate_dtype(dtype)));
+  if (!p.gate.empty()) inputs.gate = Variable(tensor_of(p.gate, {p.heads()}, dtype));
   inputs.constants = constants_of(p, dtype);
   inputs.state = &state;
   return inputs;
