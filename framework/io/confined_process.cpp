@@ -96,7 +96,8 @@ bool confine() {
 /// messages go to /dev/null.
 void keep_descriptors(int channel, int file) {
   const int nowhere = open("/dev/null", O_RDWR);
-  const int high_channel = fcntl(channel, F_DUPFD, 16), high_file = fcntl(file, F_DUPFD, 16);
+  const int above = file_in_child + 1;  // not far: ulimit -n may be low
+  const int high_channel = fcntl(channel, F_DUPFD, above), high_file = fcntl(file, F_DUPFD, above);
   for (int stream = 0; stream <= 2; ++stream) {
     if (nowhere < 0 || dup2(nowhere, stream) < 0) close(stream);
   }

@@ -388,6 +388,25 @@ TEST_F(TeacherTest, DistillationLossIsDivergencePlusTaskLoss) {
   }
 }
 
+// The halves have different numbers of targets: the mean is over all compared positions.
+TEST_F(TeacherTest, AccumulatedDistillationEqualsOneLargeBatch) {
+  for (const char* positions : {"targets", "all"}) {
+    const Overrides common = distillation({std::string("teacher.positions=") + positions, "data.ignore_tokens=[e, a]",
+                                           "teacher.distillation_weight=0.5", "teacher.temperature=2"});
+    Trainer twice = student(common + Overrides{"trainer.gradient_accumulation=2", "data.batch_size=2"}),
+            large = student(common + Overrides{"data.batch_size=4"});
+    const Batch all = large.source().batch(0, 4);
+    EXPECT_NE(large.source().batch(0, 2).n_targets * 2, all.n_targets) << "equal halves test nothing";
+    const StepReport found = twice.step(), expected = large.step();
+    EXPECT_EQ(found.targets, expected.targets);
+    EXPECT_NEAR(found.loss / expected.loss, 1, 1e-6) << positions;
+    EXPECT_NEAR(found.gradient_norm / expected.gradient_norm, 1, 1e-5) << positions;
+    const auto of_twice = values(twice, "blocks.1.feedforward.output.weight"),
+               of_large = values(large, "blocks.1.feedforward.output.weight");
+    for (std::size_t i = 0; i < of_twice.size(); ++i) EXPECT_NEAR(of_twice[i], of_large[i], 1e-6) << positions;
+  }
+}
+
 TEST_F(TeacherTest, IdenticalStudentHasZeroDivergence) {
   Trainer one = student({"teacher.loss=distillation", "teacher.checkpoint=" + path("teacher.h5")});
   const StepReport report = one.step();
