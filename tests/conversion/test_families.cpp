@@ -37,7 +37,8 @@ std::vector<double> computed(const Model& source, const std::vector<std::int64_t
       .to_vector<double>();
 }
 
-constexpr const char* families[] = {"mistral", "qwen2", "qwen2_window", "qwen3", "roberta", "roberta_headless", "esm"};
+constexpr const char* families[] = {"gpt2",  "llama3",       "llama_yarn", "bert",    "albert",           "mistral",
+                                    "qwen2", "qwen2_window", "qwen3",      "roberta", "roberta_headless", "esm"};
 
 class Family : public WithTemporaryFolder {
  protected:

@@ -33,12 +33,20 @@ SIZES = dict(
 DECODER = dict(num_key_value_heads=2, max_position_embeddings=64, pad_token_id=None, bos_token_id=0, eos_token_id=2)
 ENCODER = dict(max_position_embeddings=18, pad_token_id=1)
 ESM = dict(position_embedding_type="rotary", token_dropout=True, mask_token_id=MASK)
+LLAMA3 = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0)
+YARN = dict(rope_type="yarn", factor=4.0)
+ROPE = dict(rope_theta=10000.0, original_max_position_embeddings=16)
 WINDOW = dict(use_sliding_window=True, sliding_window=5, max_window_layers=0)
 
 
 def families():
     """name -> class, config."""
     return {
+        "gpt2": ("GPT2LMHeadModel", dict(n_positions=18, n_inner=24, bos_token_id=0, eos_token_id=2)),
+        "llama3": ("LlamaForCausalLM", dict(DECODER, rope_parameters=dict(ROPE, **LLAMA3))),
+        "llama_yarn": ("LlamaForCausalLM", dict(DECODER, rope_parameters=dict(ROPE, **YARN))),
+        "bert": ("BertForMaskedLM", ENCODER),
+        "albert": ("AlbertForMaskedLM", dict(ENCODER, embedding_size=8, bos_token_id=0, eos_token_id=2)),
         "mistral": ("MistralForCausalLM", dict(DECODER, sliding_window=5, head_dim=6)),
         "qwen2": ("Qwen2ForCausalLM", DECODER),
         "qwen2_window": ("Qwen2ForCausalLM", dict(DECODER, tie_word_embeddings=True, **WINDOW)),
