@@ -3,8 +3,8 @@
 #   scripts/limits.sh cores|memory_mib
 #   cores       the cores available to this process (nproc), at most the CPU quota of its cgroups, rounded up
 #   memory_mib  the machine's memory in MiB, at most the limit of its cgroups
-# Containers and Slurm jobs set the limits of cgroups, of version 1 or 2. For tests, FURLONG_LIMITS_ROOT is a folder that
-# replaces / in the paths of /proc and /sys.
+# Containers and Slurm jobs set the limits of cgroups, of version 1 or 2. For tests, FURLONG_LIMITS_ROOT is a folder
+# that replaces / in the paths of /proc and /sys.
 # Exit status: 0 success, 2 invalid arguments.
 set -euo pipefail
 root=${FURLONG_LIMITS_ROOT:-}
