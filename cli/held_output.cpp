@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "datasets/tokenized_dataset.h"
+#include "datasets/prepare/dataset_writer.h"
 #include "framework/io/checkpoint_file.h"
 #include "framework/io/hdf5.h"
 
@@ -13,13 +13,14 @@ void check(bool done) {
   if (!done) throw MachineError("cannot use a temporary file; free some space, or give --output a file");
 }
 
-bool is_tokenized_dataset(const std::filesystem::path& path) {
+/// Whether a file is a tokenized dataset, of any version, or cannot be read but may be one.
+bool may_be_dataset(const std::filesystem::path& path) {
   if (hdf5::File::lacks_signature(path)) return false;
   try {
-    TokenizedDataset::open(path.string());
-    return true;
+    const hdf5::File file = hdf5::File::open_checksummed(path.string());
+    return file.has_attribute("format") && file.text("format") == tokenized_dataset_format;
   } catch (const UserError&) {
-    return false;
+    return true;
   }
 }
 
@@ -29,9 +30,9 @@ void refuse_replacing_data(const std::filesystem::path& output, const char* opti
   std::error_code missing;
   if (!std::filesystem::is_regular_file(output, missing)) return;
   const bool is_checkpoint = checkpoint_checksum(output).has_value();
-  if (is_checkpoint || is_tokenized_dataset(output))
+  if (is_checkpoint || may_be_dataset(output))
     throw UserError("{}: is a {}, which this command does not replace; choose another {}", output.string(),
-                    is_checkpoint ? "checkpoint" : "tokenized dataset", option);
+                    is_checkpoint ? "checkpoint" : "tokenized dataset or a damaged HDF5 file", option);
 }
 
 HeldOutput::HeldOutput(const std::filesystem::path& path) {

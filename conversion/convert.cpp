@@ -8,6 +8,7 @@
 #include "framework/config/reader.h"
 #include "framework/io/atomic_file.h"
 #include "layers/attention/mechanism.h"
+#include "trainers/model/weights.h"
 #include "trainers/train/signals.h"
 
 namespace furlong {
@@ -177,8 +178,6 @@ void repeat_rows(std::span<const float> source, std::span<float> target) {
     std::copy_n(source.begin(), std::min(source.size(), target.size() - begin),
                 target.begin() + static_cast<std::ptrdiff_t>(begin));
 }
-
-bool is_random_projection(const std::string& parameter) { return parameter.ends_with(".directions"); }
 
 /// Returns the layer of a parameter of an attention.
 std::size_t layer_of(const std::string& parameter) {

@@ -34,7 +34,7 @@ case "${1:-}" in
     while read -r folder; do
       read -r quota period <<<"$(cat "$folder/cpu.max" 2>/dev/null ||
         paste "$folder/cpu.cfs_quota_us" "$folder/cpu.cfs_period_us" 2>/dev/null)"
-      [[ $quota =~ ^[1-9] ]] || continue  # max or -1: no quota
+      [[ $quota =~ ^[1-9] && $period =~ ^[1-9] ]] || continue  # max or -1: no quota
       limit=$(( (quota + period - 1) / period ))
       found=$(( limit < found ? limit : found ))
     done < <(cgroups_of cpu) ;;

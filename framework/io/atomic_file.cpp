@@ -260,7 +260,6 @@ bool AtomicFile::create_partial() {
       detail::release_partial(slot_);
       throw_file_error(path_, "write", error);
     }
-    keep_mode();
     // Without a lock of the folder, as on NFS, another process can lock the file first and remove it as abandoned.
     const bool is_locked = lock_file(descriptor_, partial_);
     struct stat status {};
@@ -271,10 +270,10 @@ bool AtomicFile::create_partial() {
   }
 }
 
-/// The new file has the permissions of the one that it replaces. Best effort: not all file systems have them.
+/// The new file has the permissions of this user's file that it replaces. Best effort: not all file systems have them.
 void AtomicFile::keep_mode() const {
   struct stat earlier {};
-  if (::stat(target_.c_str(), &earlier) != 0) return;
+  if (::stat(target_.c_str(), &earlier) != 0 || earlier.st_uid != ::geteuid()) return;
   [[maybe_unused]] const int failure = ::fchmod(descriptor_, earlier.st_mode & 0777);
 }
 
@@ -321,6 +320,7 @@ void AtomicFile::commit() {
   require(descriptor_ >= 0, "{}: committed twice, or after a failure", path_.string());
   // fsync reports delayed write errors; the file must not be renamed after one.
   int error = ::fsync(descriptor_) == 0 ? 0 : errno;
+  if (error == 0) keep_mode();
   // Rename while locked: otherwise another writer would treat the partial file as a killed writer's.
   if (error == 0) error = name_file(partial_, target_, overwrite_);
   const bool is_new = error == 0 && !overwrite_;  // after a failure it would refuse the next try

@@ -146,7 +146,7 @@ TEST_F(ReportProgramTest, CommandsDoNotReplaceTheRunThatTheyRead) {
   expect_user_error(furlong({"analyze", "attention", run, "--json-file", other}),
                     {"best.h5: is a checkpoint, which this command does not replace; choose another --json-file"});
   expect_user_error(furlong({"evaluate", run, "--predictions", store}),
-                    {"store.h5: is a tokenized dataset, which this command does not replace"});
+                    {"store.h5: is a tokenized dataset or a damaged HDF5 file, which this command does not replace"});
 }
 
 TEST_F(ReportProgramTest, SamplesOfOtherPromptsRemain) {

@@ -6,6 +6,7 @@
 #include <map>
 #include <set>
 
+#include "framework/core/log.h"
 #include "framework/core/printable.h"
 #include "framework/core/tensor_values.h"
 #include "layers/linear.h"
@@ -54,10 +55,8 @@ std::vector<std::string> differences(Settings there, Settings here, bool all) {
   std::vector<std::string> found;
   for (const config::Key& key : theirs.keys()) {
     const std::string& path = key.path();
-    const bool draws = path == "model.attention.random_projection" && !ours.unmet(*ours.find(path));
-    // What the same tensors compute, or how they were drawn.
-    const bool computes =
-        (same_rank && path == "model.lora_alpha") || (same_kind && path == "model.rotary_placement") || draws;
+    // What the same tensors compute.
+    const bool computes = (same_rank && path == "model.lora_alpha") || (same_kind && path == "model.rotary_placement");
     if (!path.starts_with("model.") || never_matters(path) || (!all && matters_with_tensors(path) && !computes))
       continue;
     const config::Value now = ours.find(path)->get();
@@ -158,6 +157,11 @@ std::int64_t rows_of_embedding(const CheckpointReader& checkpoint) {
   return checkpoint.has(name) && !checkpoint.info(name).shape.empty() ? checkpoint.info(name).shape[0] : 0;
 }
 
+layers::RandomProjectionKind projection_of(const CheckpointReader& checkpoint) {
+  const std::string origin = checkpoint.path().string() + " (config)";
+  return from_checkpoint_text(checkpoint.text("config"), origin).settings.model.attention.random_projection;
+}
+
 }  // namespace
 
 void check_same_model(const CheckpointReader& checkpoint, const Model& model) {
@@ -184,11 +188,15 @@ void check_same_model(const CheckpointReader& checkpoint, const Model& model) {
       keys.empty() ? "" : "; ", config::join(keys, ", "));
 }
 
+bool is_random_projection(std::string_view parameter) { return parameter.ends_with(".directions"); }
+
 WeightsReport initialize_from(const CheckpointReader& checkpoint, Model& model, bool takes_adapters) {
   const Vocabulary theirs = Vocabulary::from_json(checkpoint.text("vocabulary"), checkpoint.path().string());
   check_vocabulary(checkpoint, theirs, model);
   const bool takes_classifier = same_outputs(checkpoint, theirs, model);
   WeightsReport report{.same_outputs = takes_classifier, .missing = {}, .unused = {}, .restarted = {}};
+  const bool same_projection = projection_of(checkpoint) == model.settings.model.attention.random_projection;
+  bool drawn_again = false;
   std::set<std::string> known;
   for (const Parameter& parameter : model.store->parameters()) {
     const std::string ema = "ema/" + parameter.name();
@@ -201,6 +209,11 @@ WeightsReport initialize_from(const CheckpointReader& checkpoint, Model& model, 
     }
     if (checkpoint.has(ema)) name = ema;
     const std::vector<std::int64_t>& shape = checkpoint.info(name).shape;
+    const bool same_shape = std::equal(shape.begin(), shape.end(), parameter.shape().begin(), parameter.shape().end());
+    if (is_random_projection(name) && !(same_projection && same_shape)) {
+      drawn_again = true;  // when the model was made
+      continue;
+    }
     if (has_more_positions(parameter, shape)) {
       repeat_rows(checkpoint, name, shape[0], parameter.master());
       report.positions_before = shape[0];
@@ -208,6 +221,9 @@ WeightsReport initialize_from(const CheckpointReader& checkpoint, Model& model, 
       read_tensor(checkpoint, name, parameter.master());
     }
   }
+  if (drawn_again)
+    log_warn("{}: its random projections have another distribution or size (model.attention); they are drawn again",
+             checkpoint.path().string());
   const std::size_t n_scales = model.vocabulary.label_scales().size();
   if (takes_classifier && n_scales > 0 && theirs.label_scales().size() == n_scales)
     change_units(model, theirs.label_scales());

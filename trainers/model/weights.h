@@ -2,6 +2,7 @@
 // Initial weights from another run or an imported model: for a new run, and for a teacher.
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "trainers/model/model.h"
@@ -26,13 +27,17 @@ struct WeightsReport {
 /// both values, and UserError if the vocabularies differ, labels aside.
 void check_same_model(const CheckpointReader& checkpoint, const Model& model);
 
+/// Returns whether a parameter is the random projection of a layer's linear attention.
+bool is_random_projection(std::string_view parameter);
+
 /// Copies parameters and buffers with equal names from the checkpoint into the model; uses the EMA if the checkpoint
 /// has one. If the model has more learned positions than the checkpoint, position p starts from checkpoint position p
 /// modulo their number (Longformer: Beltagy, Peters and Cohan 2020, section 5). Parameters without a counterpart get
 /// initial values, so the model can be made by make_empty_model(). So does an output layer if that of the checkpoint
 /// predicts something else: tokens instead of labels, another kind of labels, labels of other names or order, or from
 /// states pooled in another way. An output layer over numbers changes to the units of the model's labels (LabelScale).
-/// Without `takes_adapters`, so do adapters (LoRA), whatever their rank. Throws UserError if the vocabularies differ,
+/// Without `takes_adapters`, so do adapters (LoRA), whatever their rank. Random projections of another distribution or
+/// size stay as the model has drawn them, with a warning. Throws UserError if the vocabularies differ,
 /// labels aside, or if a shape differs.
 WeightsReport initialize_from(const CheckpointReader& checkpoint, Model& model, bool takes_adapters = true);
 

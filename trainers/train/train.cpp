@@ -41,19 +41,19 @@ void keep_config(const LoadedSettings& loaded) {
   }
 }
 
-/// Throws UserError if a trace would replace a file that the run reads or writes.
+/// Throws UserError if a trace would replace a file that the run reads or writes, which may not exist yet.
 void check_trace(const LoadedSettings& loaded, const TrainOptions& options) {
   if (!options.trace) return;
-  const fs::path &trace = options.trace->path, &directory = loaded.settings.run_directory;
   std::vector<std::string> files = input_files(loaded);
   if (!options.checkpoint.empty()) files.push_back(options.checkpoint.string());
-  for (const char* name : {"config.yaml", "metrics.jsonl"}) files.push_back(directory / name);
-  refuse_replacing_inputs(files, trace, "--trace");
-  std::error_code missing;
-  const fs::path folder = fs::absolute(trace).parent_path();
-  for (const char* name : {"checkpoints", "tensorboard"})
-    if (fs::equivalent(folder, directory / name, missing))
-      throw UserError("--trace {}: is in a folder of the run; choose another path", trace.string());
+  refuse_replacing_inputs(files, options.trace->path, "--trace");
+  const fs::path trace = fs::weakly_canonical(fs::absolute(options.trace->path)), folder = trace.parent_path(),
+                 run = fs::weakly_canonical(fs::absolute(loaded.settings.run_directory));
+  const std::string name = trace.filename().string();
+  const bool is_of_run =
+      folder == run && (name == "config.yaml" || name == "metrics.jsonl" || name == "resume_id" || name == ".lock");
+  if (is_of_run || folder == run / "checkpoints" || folder == run / "tensorboard")
+    throw UserError("--trace {}: is a file of the run; choose another path", options.trace->path.string());
 }
 
 class Run {

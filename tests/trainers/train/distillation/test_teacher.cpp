@@ -7,6 +7,7 @@
 
 #include <cmath>
 
+#include "framework/core/log.h"
 #include "tests/trainers/train/distillation/teacher_testing.h"
 #include "trainers/train/data_checks.h"
 #include "trainers/train/run/step_forecast.h"
@@ -51,8 +52,6 @@ TEST_F(TeacherTest, RejectsWeightsOfOtherAttention) {
                                  HasSubstr("furlong convert")));
   EXPECT_THAT(refusal(linear + Overrides{"model.attention.n_features=4"}),
               HasSubstr("model.attention.n_features is 16 there and 4 here"));
-  EXPECT_THAT(refusal(linear + Overrides{"model.attention.random_projection=iid"}),
-              HasSubstr("model.attention.random_projection is orthogonal there and iid here"));
 }
 
 // What is ignored or added belongs to output layers, attention or adapters.
@@ -76,6 +75,25 @@ TEST_F(TeacherTest, KeepsProjectionsOfLoadedWeights) {
   after.start_from(CheckpointReader::open(path("linear.h5")));
   after.step();
   EXPECT_EQ(values(after, "blocks.1.attention.directions"), values(before, "blocks.1.attention.directions"));
+}
+
+// As the config says, not as the weights were trained with.
+TEST_F(TeacherTest, DrawsProjectionsOfAnotherKindOrSizeAgain) {
+  Trainer before = trainer(linear);
+  before.step();
+  before.save(path("linear.h5"));
+  const CheckpointReader weights = CheckpointReader::open(path("linear.h5"));
+  for (const char* other : {"model.attention.random_projection=iid", "model.attention.n_features=24"}) {
+    Trainer after = trainer(linear + Overrides{other});
+    const std::vector<float> drawn = values(after, "blocks.1.attention.directions");
+    const LogCapture captured;
+    initialize_from(weights, after.model());
+    EXPECT_THAT(captured.text(), HasSubstr("its random projections have another distribution or size")) << other;
+    EXPECT_EQ(values(after, "blocks.1.attention.directions"), drawn) << other;
+    EXPECT_NE(drawn, values(before, "blocks.1.attention.directions")) << other;
+    EXPECT_EQ(values(after, "blocks.1.feedforward.output.weight"),
+              values(before, "blocks.1.feedforward.output.weight"));
+  }
 }
 
 TEST_F(TeacherTest, RejectsMismatchedWeights) {
