@@ -77,9 +77,12 @@ void check_shared(const fs::path& folder, const ProcessGroup& group, std::chrono
 
 RunLock::RunLock(const fs::path& directory)
     : descriptor_(open((directory / ".lock").c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0666)) {
-  // Of another user: local file systems lock it, too.
-  if (descriptor_ < 0 && errno == EACCES) descriptor_ = open((directory / ".lock").c_str(), O_RDONLY | O_CLOEXEC);
-  if (descriptor_ < 0) throw_file_error(directory / ".lock", "open", errno);
+  if (descriptor_ < 0) {
+    const int error = errno;
+    // Of another user: local file systems lock a file that is open for reading, too.
+    if (error == EACCES) descriptor_ = open((directory / ".lock").c_str(), O_RDONLY | O_CLOEXEC);
+    if (descriptor_ < 0) throw_file_error(directory / ".lock", "write", error);
+  }
   if (!lock_file(descriptor_, directory / ".lock")) {
     close(descriptor_);
     throw RunDirectoryInUse("{}: another training uses this run directory; stop it, or pass a different --run-dir",
