@@ -170,6 +170,13 @@ def cpu_numbers():
     return ", ".join(f"{name} {found[key]}" for name, key in names.items() if key in found)
 
 
+def commit():
+    """This commit; -dirty if files other than results have changed."""
+    git = lambda *words: subprocess.run(["git", *words], capture_output=True, text=True, cwd=ROOT).stdout.strip()
+    changes = git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!benchmarks/results")
+    return git("rev-parse", "HEAD") + ("-dirty" if changes else "")
+
+
 def provenance(threads):
     run = lambda *command: subprocess.run(command, capture_output=True, text=True, cwd=ROOT).stdout.strip()
     memory = {
@@ -181,8 +188,7 @@ def provenance(threads):
     huge_pages = pathlib.Path("/sys/kernel/mm/transparent_hugepage/enabled")
     return {
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        "commit": run("git", "rev-parse", "HEAD")
-        + ("-dirty" if run("git", "status", "--porcelain", "--untracked-files=no") else ""),
+        "commit": commit(),
         "machine": {
             "cpu": cpu_model(),
             "cpu_numbers": cpu_numbers(),

@@ -17,7 +17,7 @@ import statistics
 import subprocess
 import tempfile
 
-from common import ROOT, Budget, cpu_model, our_program, write_result
+from common import ROOT, Budget, commit, cpu_model, our_program, write_result
 
 # Sequences of the copy task, which needs no data. A small model, whose gradients are large beside its work; and the
 # model of run_training_step.py.
@@ -113,11 +113,10 @@ def main():
     arguments = parser.parse_args()
     budget = Budget(arguments.seconds)
     program = arguments.program or our_program("furlong", arguments.build)
-    git = lambda *words: subprocess.run(["git", *words], capture_output=True, text=True, cwd=ROOT).stdout.strip()
     result = {
         "what": "furlong plan --device cpu beside furlong train: processes of one thread each",
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        "commit": git("rev-parse", "HEAD") + ("-dirty" if git("status", "--porcelain", "--untracked-files=no") else ""),
+        "commit": commit(),
         "machine": {"cpu": cpu_model(), "cores": os.cpu_count(), "kernel": platform.release()},
         "load_before": os.getloadavg(),
         "steps": arguments.steps,

@@ -12,10 +12,9 @@ import json
 import os
 import pathlib
 import platform
-import subprocess
 import tempfile
 
-from common import ROOT, compare, cpu_model, our_program, write_result
+from common import ROOT, commit, compare, cpu_model, our_program, write_result
 from plan_check import CASES, measure
 
 
@@ -54,7 +53,6 @@ def main():
     parser.add_argument("--name", default="two_processes", help="name of the result file")
     arguments = parser.parse_args()
     program = arguments.program or our_program("furlong", arguments.build)
-    git = lambda *words: subprocess.run(["git", *words], capture_output=True, text=True, cwd=ROOT).stdout.strip()
     seconds, load = {1: [], 2: []}, os.getloadavg()
     with tempfile.TemporaryDirectory(prefix="furlong_two_") as place:
         folder = pathlib.Path(place)
@@ -71,7 +69,7 @@ def main():
         "what": "one process with two threads (peer) beside two processes with one thread each (our), "
         "seconds of a step of two sequences",
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-        "commit": git("rev-parse", "HEAD") + ("-dirty" if git("status", "--porcelain", "--untracked-files=no") else ""),
+        "commit": commit(),
         "machine": {"cpu": cpu_model(), "cores": os.cpu_count(), "kernel": platform.release()},
         "load_before": load,
         "model": CASES["performer"]["model"],

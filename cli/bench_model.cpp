@@ -8,6 +8,7 @@
 
 #include "cli/attention_options.h"
 #include "cli/common_options.h"
+#include "cli/held_output.h"
 #include "cli/json_output.h"
 #include "evaluation/bench/bench_attention.h"
 #include "evaluation/bench/bench_model.h"
@@ -186,6 +187,7 @@ void run(BenchModelArguments& arguments) {
   std::optional<AtomicFile> file;  // created before the work, so that a wrong path fails early
   if (!arguments.json.empty()) {
     refuse_replacing_inputs(subject.inputs, arguments.json, "--json-file");
+    refuse_replacing_data(arguments.json, "--json-file");
     file.emplace(arguments.json);
   }
   const Machine machine = read_machine();

@@ -1,8 +1,10 @@
 #include "cli/held_output.h"
 
+#include <string>
 #include <vector>
 
 #include "datasets/prepare/dataset_writer.h"
+#include "framework/core/file_error.h"
 #include "framework/io/checkpoint_file.h"
 #include "framework/io/hdf5.h"
 
@@ -13,15 +15,28 @@ void check(bool done) {
   if (!done) throw MachineError("cannot use a temporary file; free some space, or give --output a file");
 }
 
-/// Whether a file is a tokenized dataset, of any version, or cannot be read but may be one.
-bool may_be_dataset(const std::filesystem::path& path) {
-  if (hdf5::File::lacks_signature(path)) return false;
+bool is_dataset(const hdf5::File& file) {
   try {
-    const hdf5::File file = hdf5::File::open_checksummed(path.string());
     return file.has_attribute("format") && file.text("format") == tokenized_dataset_format;
   } catch (const UserError&) {
-    return true;
+    return false;  // an attribute of another type
   }
+}
+
+/// Returns which kind of data a file is that must not be replaced, or an empty text. Throws UserError if it cannot be
+/// opened.
+std::string data_in(const std::filesystem::path& path) {
+  if (checkpoint_checksum(path)) return "a checkpoint";
+  if (hdf5::File::lacks_signature(path)) return "";
+  std::unique_ptr<const hdf5::File> file;
+  try {
+    file = std::make_unique<const hdf5::File>(hdf5::File::open_checksummed(path.string()));
+  } catch (const UnusableFile&) {
+    throw;
+  } catch (const UserError&) {
+    return "an HDF5 file that is damaged or of another version, and may be a tokenized dataset";
+  }
+  return is_dataset(*file) ? "a tokenized dataset" : "";
 }
 
 }  // namespace
@@ -29,10 +44,9 @@ bool may_be_dataset(const std::filesystem::path& path) {
 void refuse_replacing_data(const std::filesystem::path& output, const char* option) {
   std::error_code missing;
   if (!std::filesystem::is_regular_file(output, missing)) return;
-  const bool is_checkpoint = checkpoint_checksum(output).has_value();
-  if (is_checkpoint || may_be_dataset(output))
-    throw UserError("{}: is a {}, which this command does not replace; choose another {}", output.string(),
-                    is_checkpoint ? "checkpoint" : "tokenized dataset or a damaged HDF5 file", option);
+  if (const std::string data = data_in(output); !data.empty())
+    throw UserError("{}: is {}; this command does not replace it; choose another {}, or remove the file",
+                    output.string(), data, option);
 }
 
 HeldOutput::HeldOutput(const std::filesystem::path& path) {

@@ -10,7 +10,7 @@
 namespace furlong::command_line {
 
 /// Throws UserError if a checkpoint or a tokenized dataset has this path, which only a command that writes such files
-/// replaces, with --force. `option`: where the path comes from.
+/// replaces, with --force; so it does for a file that cannot be read. `option`: where the path comes from.
 void refuse_replacing_data(const std::filesystem::path& output, const char* option = "--output");
 
 /// Where text goes: a file that appears whole, or standard output, which gets all of it at the end.

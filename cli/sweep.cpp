@@ -16,6 +16,7 @@
 
 #include "cli/command_line.h"
 #include "cli/common_options.h"
+#include "cli/held_output.h"
 #include "cli/in_job.h"
 #include "cli/json_output.h"
 #include "cli/run_table.h"
@@ -320,6 +321,7 @@ int run(const SweepArguments& options) {
                       planned.size(), planned.size());
     if (options.index > 0) refuse_other_run(planned[static_cast<std::size_t>(options.index - 1)].loaded.settings);
     refuse_replacing_inputs(inputs_of(options.file, planned), options.json, "--json-file");
+    refuse_replacing_data(options.json, "--json-file");
     if (!options.json.empty() && environment.rank == 0) probe_json(options.json);
     return planned;
   });

@@ -5,6 +5,7 @@
 
 #include "cli/command_line.h"
 #include "cli/common_options.h"
+#include "cli/held_output.h"
 #include "cli/in_job.h"
 #include "cli/json_output.h"
 #include "cli/text_output.h"
@@ -52,6 +53,7 @@ int run(const TrainArguments& options) {
     if (!options.trace.empty()) {
       train_options.trace.emplace();
       train_options.trace->path = options.trace;
+      refuse_replacing_data(options.trace, "--trace");
       parse_trace_steps(options.trace_steps, *train_options.trace);
     }
     return load_settings(options.config, options.overrides);

@@ -138,7 +138,9 @@ std::vector<std::string> ExportDirectory::remove_earlier(const std::vector<std::
     }
     removed.push_back(name);
     const fs::path folder = path_ / fs::path(name).parent_path();
-    if (name.find('/') != std::string::npos && fs::is_directory(folder) && fs::is_empty(folder)) fs::remove(folder);
+    std::error_code ignored;
+    if (name.find('/') != std::string::npos && fs::is_directory(folder, ignored) && fs::is_empty(folder, ignored))
+      fs::remove(folder, ignored);
   }
   return removed;
 }

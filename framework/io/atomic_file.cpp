@@ -254,7 +254,7 @@ bool AtomicFile::create_partial() {
   for (int tries = 1;; ++tries) {
     partial_ = partial_path(target_);
     slot_ = detail::register_partial(fs::absolute(partial_).string());
-    descriptor_ = ::open(partial_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+    descriptor_ = ::open(partial_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode_of_partial());
     if (descriptor_ < 0) {
       const int error = errno;
       detail::release_partial(slot_);
@@ -268,6 +268,12 @@ bool AtomicFile::create_partial() {
     if ((is_locked && !is_removed) || tries == max_tries) return is_locked;
     discard();
   }
+}
+
+/// Nobody may read the partial file who may not read the file that it replaces.
+mode_t AtomicFile::mode_of_partial() const {
+  struct stat earlier {};
+  return ::stat(target_.c_str(), &earlier) == 0 ? (earlier.st_mode & 0666) | 0600 : 0666;
 }
 
 /// The new file has the permissions of this user's file that it replaces. Best effort: not all file systems have them.

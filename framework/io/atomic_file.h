@@ -1,6 +1,8 @@
 #pragma once
 // Atomic file replacement: a file is either complete or absent. It is written under a temporary name in the same
 // folder, flushed and renamed; then the folder is flushed.
+#include <sys/types.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -51,7 +53,8 @@ class FileInUse : public UserError {
 /// file or flush its folder, the new file may have replaced the old one.
 class AtomicFile {
  public:
-  /// Creates the partial file with permissions 0666 less the umask. From here on other writers are refused.
+  /// Creates the partial file with permissions 0666 less the umask, and none for others that the replaced file lacks.
+  /// From here on other writers are refused.
   explicit AtomicFile(std::filesystem::path path, bool overwrite = true);
   ~AtomicFile();
   AtomicFile(const AtomicFile&) = delete;
@@ -76,6 +79,7 @@ class AtomicFile {
 
  private:
   bool create_partial();
+  mode_t mode_of_partial() const;
   void keep_mode() const;
 
   std::filesystem::path path_;     // as given

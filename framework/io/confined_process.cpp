@@ -110,10 +110,10 @@ void keep_descriptors(int channel, int file) {
     close(descriptor);
 }
 
-/// Removes the parent's signal handlers. Ignores SIGINT, SIGTERM and SIGHUP: the parent acts on them.
+/// Removes the parent's signal handlers. Ignores what asks a program to end: the parent acts on it.
 void reset_signals() {
-  for (int number = 1; number < 32; ++number)
-    std::signal(number, number == SIGINT || number == SIGTERM || number == SIGHUP ? SIG_IGN : SIG_DFL);
+  for (int number = 1; number < 32; ++number) std::signal(number, SIG_DFL);
+  for (const int number : {SIGINT, SIGTERM, SIGHUP, SIGUSR1}) std::signal(number, SIG_IGN);
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);

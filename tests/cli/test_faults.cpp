@@ -117,15 +117,21 @@ TEST_F(FaultsTest, SignalLeavesNoFileOfPreparation) {
 }
 
 TEST_F(FaultsTest, TrainingEndsIfItsRunDirectoryIsMoved) {
-  Program program(folder_, endless_training());
-  program.wait_for_more(path("run/metrics.jsonl"), 2000);
-  fs::rename(path("run"), path("moved"));
-  fs::create_directory(path("run"));
-  program.send(SIGTERM);
-  const Finished found = program.wait();
-  EXPECT_EQ(found.status, 2);
-  EXPECT_THAT(found.err, HasSubstr("run: this run directory was moved or replaced during the training"));
-  EXPECT_TRUE(fs::is_empty(path("run")));
+  const std::vector<std::string> alone = endless_training();
+  for (const auto& arguments : {alone, testing::with({"launch", "--processes", "2"}, alone)}) {
+    SCOPED_TRACE(arguments[0]);
+    Program program(folder_, arguments);
+    program.wait_for_more(path("run/metrics.jsonl"), 2000);
+    fs::rename(path("run"), path("moved"));
+    fs::create_directory(path("run"));
+    program.send(SIGTERM);
+    const Finished found = program.end_in_time();
+    EXPECT_EQ(found.status, 2);
+    EXPECT_THAT(found.err, HasSubstr("run: this run directory was moved or replaced during the training"));
+    EXPECT_TRUE(fs::is_empty(path("run")));
+    fs::remove_all(path("moved"));
+    fs::remove(path("run"));
+  }
 }
 
 TEST_F(FaultsTest, TrainingSurvivesFailingOutput) {

@@ -144,9 +144,15 @@ TEST_F(ReportProgramTest, CommandsDoNotReplaceTheRunThatTheyRead) {
   const std::string other = path("runs/softmax/checkpoints/best.h5"),
                     store = testing::write_store(path("store.h5"), testing::synthetic_text(400));
   expect_user_error(furlong({"analyze", "attention", run, "--json-file", other}),
-                    {"best.h5: is a checkpoint, which this command does not replace; choose another --json-file"});
-  expect_user_error(furlong({"evaluate", run, "--predictions", store}),
-                    {"store.h5: is a tokenized dataset or a damaged HDF5 file, which this command does not replace"});
+                    {"best.h5: is a checkpoint; this command does not replace it; choose another --json-file"});
+  expect_user_error(
+      furlong({"evaluate", run, "--predictions", store}),
+      {"store.h5: is a tokenized dataset; this command does not replace it; choose another --predictions"});
+  std::string damaged = content(store);
+  damaged[12] ^= 1;  // in the superblock
+  expect_user_error(furlong({"evaluate", run, "--predictions", file("damaged.h5", damaged)}),
+                    {"damaged.h5: is an HDF5 file that is damaged or of another version"});
+  EXPECT_EQ(content(path("damaged.h5")), damaged);
 }
 
 TEST_F(ReportProgramTest, SamplesOfOtherPromptsRemain) {

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -75,6 +76,9 @@ class Results : public ::testing::EmptyTestEventListener {
 }  // namespace furlong::testing
 
 int main(int argc, char** argv) {
+  // A shell starts a background command with SIGINT ignored, and nohup with SIGHUP. Programs that the tests send
+  // signals to would inherit that.
+  for (const int number : {SIGINT, SIGQUIT, SIGHUP, SIGTERM, SIGUSR1, SIGPIPE}) std::signal(number, SIG_DFL);
   try {
     furlong::ops::limit_cpu_isa();
   } catch (const furlong::Error& error) {

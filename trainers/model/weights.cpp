@@ -222,8 +222,10 @@ WeightsReport initialize_from(const CheckpointReader& checkpoint, Model& model, 
     }
   }
   if (drawn_again)
-    log_warn("{}: its random projections have another distribution or size (model.attention); they are drawn again",
-             checkpoint.path().string());
+    log_warn(
+        "{}: its random projections have another distribution or size; they are drawn again; to keep them, set "
+        "model.attention.random_projection and model.attention.n_features as in its config",
+        checkpoint.path().string());
   const std::size_t n_scales = model.vocabulary.label_scales().size();
   if (takes_classifier && n_scales > 0 && theirs.label_scales().size() == n_scales)
     change_units(model, theirs.label_scales());

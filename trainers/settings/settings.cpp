@@ -46,9 +46,10 @@ page, and `furlong config schema` a JSON Schema for editors.
   checkpoint's model (`furlong finetune` takes them from its source). May differ: `dropout`,
   `dtype`, `initializer_range` and the output layer; a longer `max_sequence_length`; attention and
   LoRA, as long as each tensor of the checkpoint has a place. Tensors that the checkpoint lacks are
-  initialized as in a new model, and so is an output layer for something else: labels instead of
-  tokens, or labels of other names or order. A longer table of learned positions repeats the
-  checkpoint's. A resumed run continues from its own checkpoint instead.
+  initialized as in a new model. So are an output layer for something else (labels instead of
+  tokens, or labels of other names or order), and random projections of another
+  `model.attention.random_projection`. A longer table of learned positions repeats the checkpoint's.
+  A resumed run continues from its own checkpoint instead.
 - **LoRA.** With `model.lora_rank`, these weights are trained: the adapters, the classifier of
   labels, and what attention has besides its linear layers (feature maps, gates, norms of queries
   and keys, gains, convolutions, projections along the sequence). All other weights are frozen.

@@ -47,13 +47,17 @@ void check_trace(const LoadedSettings& loaded, const TrainOptions& options) {
   std::vector<std::string> files = input_files(loaded);
   if (!options.checkpoint.empty()) files.push_back(options.checkpoint.string());
   refuse_replacing_inputs(files, options.trace->path, "--trace");
-  const fs::path trace = fs::weakly_canonical(fs::absolute(options.trace->path)), folder = trace.parent_path(),
-                 run = fs::weakly_canonical(fs::absolute(loaded.settings.run_directory));
-  const std::string name = trace.filename().string();
-  const bool is_of_run =
-      folder == run && (name == "config.yaml" || name == "metrics.jsonl" || name == "resume_id" || name == ".lock");
-  if (is_of_run || folder == run / "checkpoints" || folder == run / "tensorboard")
-    throw UserError("--trace {}: is a file of the run; choose another path", options.trace->path.string());
+  const auto place = [](const fs::path& path) {
+    std::error_code unknown;
+    const fs::path found = fs::weakly_canonical(fs::absolute(path), unknown);
+    return found.has_filename() ? found : found.parent_path();  // ends in / if it does not exist yet
+  };
+  const fs::path trace = place(options.trace->path), folder = trace.parent_path(),
+                 run = place(loaded.settings.run_directory);
+  for (const char* name : {"config.yaml", "metrics.jsonl", "resume_id", ".lock", "checkpoints", "tensorboard"})
+    if (trace == run / name || folder == place(run / name))
+      throw UserError("--trace {}: training writes its own files there; choose another path",
+                      options.trace->path.string());
 }
 
 class Run {
@@ -200,7 +204,8 @@ class Run {
     const RunRecorder::Pause pause(*recorder_);
     const std::int64_t step = trainer_.steps();
     saved_at_ = step;
-    directory_.check_in_place();
+    saver_.wait();  // two threads must not use the group at once
+    directory_.check_in_place(group_);
     saver_.save(checkpoint_path(directory_.checkpoints(), step), recorder_->metrics_on_disk(), [this, step, best_loss] {
       if (!checkpoints_) return;
       directory_.check_in_place();

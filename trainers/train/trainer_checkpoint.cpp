@@ -76,7 +76,7 @@ Optimizer::LastSteps last_optimizer_steps(const CheckpointReader& checkpoint) {
   return json.get<Optimizer::LastSteps>();
 }
 
-/// Throws UserError if AdamW cannot have these moments.
+/// Throws UserError if AdamW cannot have these moments or weights.
 void check_moments(const CheckpointReader& checkpoint, const std::string& name, const Tensor& values) {
   const bool is_second = name.starts_with("second_moments/");
   std::int64_t bad = 0;
@@ -88,8 +88,8 @@ void check_moments(const CheckpointReader& checkpoint, const std::string& name, 
   else
     count(values.data<float>());
   if (bad > 0)
-    throw UserError("{}: tensor {} has {} values that are NaN, infinite{}; use an earlier checkpoint",
-                    checkpoint.path().string(), name, bad, is_second ? " or negative" : "");
+    throw UserError("{}: tensor {} has {} values that are NaN{}; use an earlier checkpoint", checkpoint.path().string(),
+                    name, bad, is_second ? ", infinite or negative" : " or infinite");
 }
 
 /// Returns a number of steps, tokens or samples.

@@ -99,8 +99,12 @@ TEST_F(AtomicFileTest, OldFileStaysWithoutCommit) {
 TEST_F(AtomicFileTest, KeepsThePermissionsOfTheFileThatItReplaces) {
   const std::string path = file("private.txt", "old");
   ASSERT_EQ(::chmod(path.c_str(), 0600), 0);
-  write_file_atomically(path, "new");
-  EXPECT_EQ(fs::status(path).permissions(), fs::perms::owner_read | fs::perms::owner_write);
+  const fs::perms owner = fs::perms::owner_read | fs::perms::owner_write;
+  AtomicFile replacing(path);
+  EXPECT_EQ(fs::status(partial_files(path).at(0)).permissions(), owner) << "while it is written";
+  replacing.write("new");
+  replacing.commit();
+  EXPECT_EQ(fs::status(path).permissions(), owner);
   EXPECT_EQ(content(path), "new");
 }
 

@@ -77,12 +77,7 @@ void check_shared(const fs::path& folder, const ProcessGroup& group, std::chrono
 
 RunLock::RunLock(const fs::path& directory)
     : descriptor_(open((directory / ".lock").c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0666)) {
-  if (descriptor_ < 0) {
-    const int error = errno;
-    // Of another user: local file systems lock a file that is open for reading, too.
-    if (error == EACCES) descriptor_ = open((directory / ".lock").c_str(), O_RDONLY | O_CLOEXEC);
-    if (descriptor_ < 0) throw_file_error(directory / ".lock", "write", error);
-  }
+  if (descriptor_ < 0) throw_file_error(directory / ".lock", "write", errno);
   if (!lock_file(descriptor_, directory / ".lock")) {
     close(descriptor_);
     throw RunDirectoryInUse("{}: another training uses this run directory; stop it, or pass a different --run-dir",
@@ -104,7 +99,8 @@ RunLock::~RunLock() {
 bool RunLock::is_at(const fs::path& path) const {
   struct stat locked {
   }, there{};
-  if (directory_ < 0 || fstat(directory_, &locked) != 0) return true;
+  if (directory_ < 0) return true;
+  if (fstat(directory_, &locked) != 0) return errno != ESTALE;  // removed by another client of a network file system
   if (stat(path.c_str(), &there) != 0) return errno != ENOENT && errno != ENOTDIR;  // another failure tells nothing
   return locked.st_dev == there.st_dev && locked.st_ino == there.st_ino;
 }
@@ -126,11 +122,19 @@ RunDirectory::RunDirectory(fs::path path, const ProcessGroup& group, std::chrono
 RunDirectory::~RunDirectory() = default;
 
 void RunDirectory::check_in_place() const {
-  if (lock_ && !lock_->is_at(path_))
-    throw UserError(
-        "{}: this run directory was moved or replaced during the training, which ends, so that files of two runs do "
-        "not mix; continue the run where its checkpoints are now",
-        path_.string());
+  if (lock_ && !lock_->is_at(path_)) throw_moved();
+}
+
+void RunDirectory::check_in_place(const ProcessGroup& group) const {
+  const bool is_moved = lock_ && !lock_->is_at(path_);
+  if (!group.broadcast_text(is_moved ? "moved" : "").empty()) throw_moved();
+}
+
+void RunDirectory::throw_moved() const {
+  throw UserError(
+      "{}: this run directory was moved or replaced during the training, which ends, so that files of two runs do not "
+      "mix; continue the run where its checkpoints are now",
+      path_.string());
 }
 
 }  // namespace furlong

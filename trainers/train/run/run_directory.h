@@ -53,8 +53,12 @@ class RunDirectory {
   /// Rank 0: throws UserError if another directory, or none, has this one's path now. Its files would get among those
   /// of another run.
   void check_in_place() const;
+  /// All ranks: each throws UserError if rank 0 finds another directory, or none, there.
+  void check_in_place(const ProcessGroup& group) const;
 
  private:
+  [[noreturn]] void throw_moved() const;
+
   std::filesystem::path path_;
   std::unique_ptr<RunLock> lock_;  // rank 0 only
 };

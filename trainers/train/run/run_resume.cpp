@@ -74,8 +74,8 @@ void check_first_files(const RunDirectory& directory, const Settings& settings) 
   job.write(job_id());
   config.flush();
   job.flush();
-  const MetricsWriter metrics(directory.metrics());
   const TensorboardWriter events(directory.path() / "tensorboard");  // forget_earlier_run() removes its file
+  const MetricsWriter metrics(directory.metrics());
 }
 
 /// Returns what --resume means at this start. A job that starts again continues the run that it has begun: with

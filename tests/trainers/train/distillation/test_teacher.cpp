@@ -83,6 +83,7 @@ TEST_F(TeacherTest, DrawsProjectionsOfAnotherKindOrSizeAgain) {
   before.step();
   before.save(path("linear.h5"));
   const CheckpointReader weights = CheckpointReader::open(path("linear.h5"));
+  EXPECT_NO_THROW(trainer(linear + Overrides{"model.attention.random_projection=iid"}).start_from(weights));
   for (const char* other : {"model.attention.random_projection=iid", "model.attention.n_features=24"}) {
     Trainer after = trainer(linear + Overrides{other});
     const std::vector<float> drawn = values(after, "blocks.1.attention.directions");

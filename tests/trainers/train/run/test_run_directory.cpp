@@ -91,5 +91,15 @@ TEST_F(RunDirectoryTest, KnowsThatItWasMoved) {
   });
 }
 
+TEST_F(RunDirectoryTest, EveryRankKnowsThatItWasMoved) {
+  namespace fs = std::filesystem;
+  parallel_testing::run_world(2, [&](ProcessGroup& group, const Report&) {
+    const RunDirectory directory(path("run"), group);
+    directory.check_in_place(group);
+    if (group.is_first()) fs::rename(path("run"), path("moved"));
+    EXPECT_THAT(testing::message_of<UserError>([&] { directory.check_in_place(group); }), HasSubstr("was moved"));
+  });
+}
+
 }  // namespace
 }  // namespace furlong

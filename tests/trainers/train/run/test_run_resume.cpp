@@ -185,7 +185,7 @@ TEST_F(RunResumeTest, RejectsStateThatNoOptimizerHas) {
     return testing::message_of<UserError>([&] { run("other", {}, from(path("changed.h5"))); });
   };
   const std::string first = "first_moments/final_norm.gain", second = "second_moments/final_norm.gain";
-  EXPECT_THAT(refusal(first, nan), HasSubstr("tensor " + first + " has 1 values that are NaN, infinite; use"));
+  EXPECT_THAT(refusal(first, nan), HasSubstr("tensor " + first + " has 1 values that are NaN or infinite; use"));
   EXPECT_THAT(refusal(first, infinite), HasSubstr(first));
   for (const double value : {nan, infinite, -1.0})
     EXPECT_THAT(refusal(second, value), HasSubstr("tensor " + second + " has 1 values that are NaN, infinite or neg"));
@@ -208,13 +208,23 @@ TEST_F(RunResumeTest, ReplacesNoFileOfItsUser) {
               HasSubstr("run/config.yaml: training would replace this config"));
   EXPECT_EQ(content(own), "# my notes\n{}\n");
   fs::remove(own);
+  const auto refuses_traces = [&](const std::string& directory) {
+    loaded.settings.run_directory = directory;
+    for (const std::string& trace :
+         {store, directory + "/config.yaml", directory + "/resume_id", directory + "/.lock",
+          directory + "/metrics.jsonl", directory + "/checkpoints", directory + "/checkpoints/trace.json"}) {
+      TrainOptions options;
+      options.trace = TraceOptions{.path = trace};
+      EXPECT_THAT(testing::message_of<UserError>([&] { furlong::train(loaded, options); }), HasSubstr("--trace"));
+    }
+  };
+  refuses_traces(path("new"));
+  refuses_traces(path("new/"));
+  EXPECT_FALSE(fs::exists(path("new")));
+  loaded.settings.run_directory = path("run");
   furlong::train(loaded, {});
   EXPECT_NO_THROW(furlong::train(loaded, {})) << "the run's own config";
-  for (const std::string& trace : {store, own, path("run/metrics.jsonl"), path("run/checkpoints/trace.json")}) {
-    TrainOptions options;
-    options.trace = TraceOptions{.path = trace};
-    EXPECT_THAT(testing::message_of<UserError>([&] { furlong::train(loaded, options); }), HasSubstr("--trace"));
-  }
+  refuses_traces(path("run"));
   EXPECT_EQ(content(store), data);
 }
 
