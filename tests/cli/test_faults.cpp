@@ -258,6 +258,8 @@ TEST_F(FaultsTest, LostResultsOnStandardOutputAreErrors) {
 TEST_F(FaultsTest, ClosedStandardStreamsAreNotReused) {
   Program program(folder_, endless_training(), {.in = Streams::closed, .out = Streams::closed, .err = Streams::closed});
   program.wait_for_more(path("run/metrics.jsonl"), 2000);
+  for (const int stream : {0, 1, 2})
+    EXPECT_EQ(fs::read_symlink(fmt::format("/proc/{}/fd/{}", program.process(), stream)), "/dev/null") << stream;
   EXPECT_EQ(content(path("run/.lock")), host_name() + "\n");
   EXPECT_EQ(stop(program).status, 3);
   expect_whole_metrics(5);
@@ -267,6 +269,21 @@ TEST_F(FaultsTest, ClosedStandardStreamsAreNotReused) {
     ++event_files;
   }
   EXPECT_EQ(event_files, 1);
+}
+
+// The same size and ends: only the hash of the source tells.
+TEST_F(FaultsTest, TrainingNoticesTextThatChangedInTheMiddle) {
+  const std::vector<std::string> arguments = training(2);
+  std::string text = testing::synthetic_text(6000);
+  const auto prepare = [&] {
+    EXPECT_EQ(furlong({"prepare", "text", file("text.txt", text), "-o", path("tokens.h5"), "--force"}).status, 0);
+  };
+  prepare();
+  EXPECT_EQ(furlong(arguments).status, 0);
+  text[3000] = text[3000] == 'a' ? 'b' : 'a';
+  prepare();
+  testing::expect_user_error(furlong(testing::with(arguments, {"--set", "trainer.max_steps=4"})),
+                             {"was trained on other data"});
 }
 
 TEST_F(FaultsTest, RejectsPipeInPlaceOfMetrics) {

@@ -172,6 +172,21 @@ TEST_F(LabeledProgramTest, ReportsEachClassAndWarnsOfAbsentOnes) {
   EXPECT_EQ(absent, Json({{"precision", nullptr}, {"recall", nullptr}, {"f1", nullptr}, {"samples", 0}}));
 }
 
+TEST_F(LabeledProgramTest, ReportsEscapeLabels) {
+  std::string table = "label,review\n";
+  for (int i = 0; i < 60; ++i) table += i % 2 == 0 ? "\x1b[31mred,liked it\n" : "tea,hated it\n";
+  const Finished prepared = furlong({"prepare", "labeled", file("red.csv", table), "--text-field", "review",
+                                     "--label-field", "label", "--split", "0.6,0.2,0.2", "-o", path("reviews.h5")});
+  ASSERT_EQ(furlong({"train", config(), "--run-dir", path("run"), "--set", "trainer.max_steps=2"}).status, 0);
+  const Finished evaluated = furlong({"evaluate", path("run"), "--split", "test"});
+  for (const Finished& finished : {prepared, evaluated}) {
+    EXPECT_EQ(finished.status, 0) << finished.err;
+    EXPECT_THAT(finished.out, HasSubstr("\\x1b[31mred"));
+    EXPECT_EQ(finished.out.find('\x1b'), std::string::npos) << finished.out;
+    EXPECT_EQ(finished.err.find('\x1b'), std::string::npos) << finished.err;
+  }
+}
+
 TEST_F(LabeledProgramTest, RejectsLengthOfClassTokenAlone) {
   ASSERT_EQ(prepare({}).status, 0);
   const Finished trained = furlong({"train", config(), "--run-dir", path("run"), "--set", "trainer.max_steps=2",

@@ -146,6 +146,9 @@ TEST_F(SequencesProgramTest, InvalidInputIsAUserErrorAndNothingIsHalfWritten) {
   expect_user_error(furlong({"logits", best, file("uneven.txt", uneven), "-o", path("logits.h5")}),
                     {"uneven.txt: 8193 rows, padded to the longest of 8192 ids, exceed 67108864 ids"});
   expect_user_error(furlong({"logits", best, "/dev/zero", "-o", path("logits.h5")}), {"it is a device"});
+  expect_user_error(furlong({"logits", best, file("damaged.h5", "\x89HDF\r\n\x1a\n" + std::string(500, 'x')), "-o",
+                             path("logits.h5")}),
+                    {"damaged.h5: "});
   expect_user_error(furlong({"logits", best, file("gap.txt", "1 2\n\n3\n"), "-o", path("logits.h5")}),
                     {"gap.txt:2: the line is empty"});
   expect_user_error(furlong({"score", model, good, "--mutations", path("m.tsv"), "-o", file("m.tsv", "K2R\n")}),

@@ -326,6 +326,10 @@ TEST_F(TokenizerTest, SentencePieceReadsAccompanyingFiles) {
   file("spiece.model", "not a model");
   EXPECT_THAT(message_of<UserError>([&] { load_tokenizer(folder_); }),
               HasSubstr("spiece.model: not a SentencePiece model"));
+  // normalizer_spec with a precompiled_charsmap that states a larger trie than it has
+  file("spiece.model", small_unigram().serialized() + std::string("\x1a\x06\x12\x04\xff\xff\xff\x7f", 8));
+  EXPECT_THAT(message_of<UserError>([&] { load_tokenizer(folder_); }),
+              HasSubstr("spiece.model: not a SentencePiece model (its precompiled_charsmap is damaged)"));
 }
 
 /// A GGUF file without tensors.

@@ -276,9 +276,11 @@ TEST_F(AtomicFileTest, LeavesUnrelatedFilesAlone) {
                                      folder_ / ".out.txt.0.partial"};
   for (const fs::path& other : others) std::ofstream(other) << "kept";
   fs::create_symlink("elsewhere", folder_ / ".out.txt.0123456789ab.partial");
+  fs::create_symlink("out.txt.partial", folder_ / ".out.txt.0123456789cd.partial");
   write_file_atomically(path, "text");
   for (const fs::path& other : others) EXPECT_EQ(content(other), "kept");
   EXPECT_TRUE(fs::is_symlink(folder_ / ".out.txt.0123456789ab.partial"));
+  EXPECT_TRUE(fs::is_symlink(folder_ / ".out.txt.0123456789cd.partial"));
   EXPECT_FALSE(fs::exists(folder_ / "elsewhere"));
 }
 
