@@ -88,7 +88,7 @@ struct BenchModelRow {
 };
 
 void print(std::int64_t n, const BenchModelRow& row) {
-  std::string line = fmt::format("{:>8}  {:<22}{:>6}{:>12.3f}{:>12.0f}", n, row.part, row.batch, row.seconds * 1e3,
+  std::string line = fmt::format("{:>8}  {:<27}{:>6}{:>12.3f}{:>12.0f}", n, row.part, row.batch, row.seconds * 1e3,
                                  row.tokens_per_second);
   if (!row.rate.empty())
     line += fmt::format("{:>16}{:>9}{:>17}", row.rate, row.share ? fmt::format("{:.1f}%", 100 * *row.share) : "-",
@@ -117,14 +117,15 @@ void print(const BenchModelLength& length, const Settings& settings, const Roofl
                      .batch = one.batch,
                      .seconds = prompt,
                      .tokens_per_second = static_cast<double>(one.batch * one.prompt_tokens) / prompt});
-    print(length.n, {.part = fmt::format("generation of {}", one.tokens),
-                     .batch = one.batch,
-                     .seconds = one.steps.median_seconds(),
-                     .tokens_per_second = tokens_per_second(one),
-                     .rate = fmt::format("{:.2f} GB/s", rate * 1e-9),
-                     .memory = in_binary_units(static_cast<double>(one.weight_bytes + one.state_bytes) /
-                                               static_cast<double>(one.batch)),
-                     .share = share_of(rate, roofline.memory_bytes)});
+    print(length.n,
+          {.part = fmt::format("generation of {}{}", one.tokens, one.threads < thread_count() ? ", 1 thread" : ""),
+           .batch = one.batch,
+           .seconds = one.steps.median_seconds(),
+           .tokens_per_second = tokens_per_second(one),
+           .rate = fmt::format("{:.2f} GB/s", rate * 1e-9),
+           .memory = in_binary_units(static_cast<double>(one.weight_bytes + one.state_bytes) /
+                                     static_cast<double>(one.batch)),
+           .share = share_of(rate, roofline.memory_bytes)});
   }
 }
 
@@ -150,6 +151,7 @@ Json json_of(const BenchModelLength& length, const Settings& settings, const Roo
   for (const BenchGeneration& one : length.generation) {
     Json generation{{"batch", one.batch},
                     {"prompt", json_of(one.prompt, one.batch * one.prompt_tokens)},
+                    {"threads", one.threads},
                     {"steps", one.tokens},
                     {"step", json_of(one.steps, one.batch)}};
     generation["weight_bytes"] = one.weight_bytes;
@@ -170,7 +172,7 @@ void print_head(const BenchModelArguments& arguments, const Settings& settings, 
   fmt::print("{}: {}, {} parameters, {}; {}, {} thread{}; medians of {}\n\n", arguments.model,
              name_of(settings.model.architecture), parameters, name_of(settings.model.dtype), device.text(),
              thread_count(), thread_count() == 1 ? "" : "s", arguments.bench.repeat);
-  fmt::print("{:>8}  {:<22}{:>6}{:>12}{:>12}{:>16}{:>9}{:>17}\n", "n", "", "batch", "median ms", "tokens/s", "rate",
+  fmt::print("{:>8}  {:<27}{:>6}{:>12}{:>12}{:>16}{:>9}{:>17}\n", "n", "", "batch", "median ms", "tokens/s", "rate",
              "of peak", "memory");
 }
 
@@ -235,8 +237,9 @@ constexpr const char* bench_model_footer =
     "  forward        one batch, with its loss, without gradients\n"
     "  prompt         a prompt that leaves room for the generated tokens in n, processed in parallel\n"
     "  generation     one token at a time, the most probable one; time is per step of the whole batch, with the choice "
-    "of the tokens. Rate: bytes of weights and state that a step reads, each once, compared with the memory roofline. "
-    "Memory: these bytes per generated token\n"
+    "of the tokens. Small models decode one sequence in one thread. Rate: bytes of weights and state that a step "
+    "reads, "
+    "each once, compared with the memory roofline. Memory: these bytes per generated token\n"
     "The roofline has rates of this machine on all threads, the best of measurements before the first and after each "
     "length: large matrix products, and bytes read and written when one large tensor is added to another. plain and "
     "packed: a bfloat16 "

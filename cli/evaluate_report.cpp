@@ -11,13 +11,15 @@
 namespace furlong::command_line {
 namespace {
 
-const char* unit_of(const Vocabulary& vocabulary) {
+/// Ends of documents are tokens too, and targets of causal models.
+const char* unit_of(const Vocabulary& vocabulary, const ObjectiveSettings& objective) {
+  if (objective.name != Objective::masked_tokens && vocabulary.kind() != Vocabulary::Kind::copy) return "token";
   switch (vocabulary.kind()) {
     case Vocabulary::Kind::protein:
       return "residue";
     case Vocabulary::Kind::copy:
       return "symbol";
-    case Vocabulary::Kind::bytes:  // ends of documents are tokens too
+    case Vocabulary::Kind::bytes:
     case Vocabulary::Kind::tokenizer:
       return "token";
     default:
@@ -91,7 +93,7 @@ void print_confusion(const Json& matrix) {
 void print_evaluation(const Evaluation& found, const UnigramBaseline& baseline, const Model& model) {
   const ObjectiveSettings& objective = model.settings.objective;
   const bool numbers = objective.label_kind() == LabelKind::numbers;
-  const std::string bits_name = fmt::format("bits per {}", unit_of(model.vocabulary));
+  const std::string bits_name = fmt::format("bits per {}", unit_of(model.vocabulary, objective));
   const std::size_t width = objective.learns_labels() ? 14 : std::max<std::size_t>(14, bits_name.size());
   const auto line = [&](const std::string& name, const std::string& value) {
     fmt::print("  {:<{}} {}\n", name, width, value);

@@ -128,11 +128,11 @@ void run(GenerateArguments& options) {
     events.on_sample = [&](const std::vector<std::int32_t>& sample) { output.sample(sample); };
   }
   const Generated generated = generate(model, prompt, options.generate, events);
-  const double rate = static_cast<double>(generated.tokens()) / std::max(generated.seconds, 1e-9);
+  const double rate = generated.tokens_per_second();
   if (!options.json) {
     output.finish();  // before the line on standard error
-    fmt::print(stderr, "{} tokens, {:.0f} tokens/s; prompt of {} tokens in {:.2f} s; attention state {:.1f} KiB\n",
-               generated.tokens(), rate, prompt.size(), generated.prompt_seconds,
+    fmt::print(stderr, "{} tokens{}; prompt of {} tokens in {:.2f} s; attention state {:.1f} KiB\n", generated.tokens(),
+               rate > 0 ? fmt::format(", {:.0f} tokens/s", rate) : "", prompt.size(), generated.prompt_seconds,
                static_cast<double>(generated.state_bytes) / 1024);
     return;
   }
@@ -144,7 +144,7 @@ void run(GenerateArguments& options) {
       {from_file ? "prompt_file" : "prompt", from_file ? options.prompt_file : options.prompt},
       {"prompt_tokens", prompt.size()},
       {"samples", samples},
-      {"tokens_per_second", rate},
+      {"tokens_per_second", rate > 0 ? nlohmann::ordered_json(rate) : nlohmann::ordered_json()},
       {"prompt_seconds", generated.prompt_seconds},
       {"state_bytes", generated.state_bytes}};
   // Generated text can end inside a multi-byte character. Its bytes are replaced in `text`, and complete in `tokens`.

@@ -160,7 +160,8 @@ void add_runs(Command program, int& /*status*/) {
   add_json(command, options->json);
   command.footer(
       "Columns: run, state (running, finished or stopped), step, tokens, loss and validation (latest loss and "
-      "validation loss), best (lowest validation loss), rate (training tokens per second, of all steps), changed (time "
+      "validation loss), best (lowest validation loss since best.h5 exists), rate (training tokens per second, of all "
+      "steps), changed (time "
       "of the last line in metrics.jsonl; --where compares it with dates such as 2027-01-31). With --columns also "
       "best_step and seconds (of training, without validation).");
   command.examples({

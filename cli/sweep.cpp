@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <exception>
 #include <limits>
 #include <map>
 #include <memory>
@@ -259,17 +260,27 @@ void print_plan(const std::vector<SweepRun>& runs) {
 int run_one(const std::vector<SweepRun>& runs, const SweepArguments& options) {
   const auto index = static_cast<std::size_t>(options.index - 1);
   log_info("run {} of {}: {}", options.index, runs.size(), runs[index].name);
-  const TrainResult result = train(runs[index].loaded, {});
-  if (result.is_first) {
+  bool written = true;
+  std::exception_ptr failure;
+  TrainOptions train_options;
+  train_options.before_leaving = [&](const TrainResult& done) {  // a launcher ends ranks that run longer than others
+    if (done.interrupted) return;
     std::vector<SweepOutcome> outcomes(runs.size());
-    outcomes[index].state = result.interrupted ? State::interrupted : State::finished;
-    const bool written = write_results(runs, outcomes, options);
-    if (result.interrupted)
-      print_message(resume_hint);
-    else if (!written)
-      throw_lost_table();
+    outcomes[index].state = State::finished;
+    try {
+      written = write_results(runs, outcomes, options);
+    } catch (const std::exception&) {
+      failure = std::current_exception();
+    }
+  };
+  const TrainResult result = train(runs[index].loaded, train_options);
+  if (result.interrupted) {
+    if (result.is_first) print_message(resume_hint);
+    return 3;
   }
-  return result.interrupted ? 3 : 0;
+  if (failure) std::rethrow_exception(failure);
+  if (!written) throw_lost_table();
+  return 0;
 }
 
 int run_all(const std::vector<SweepRun>& runs, const SweepArguments& options) {

@@ -136,6 +136,12 @@ std::int64_t Generated::tokens() const {
   return count;
 }
 
+double Generated::tokens_per_second() const {
+  std::int64_t steps = 0;
+  for (const auto& sample : samples) steps += std::max<std::int64_t>(std::ssize(sample) - 1, 0);
+  return static_cast<double>(steps) / std::max(seconds, 1e-9);
+}
+
 namespace {
 
 /// Returns the number of tokens that the model reads at most: all but the last one, which nothing follows.

@@ -27,6 +27,8 @@ struct Generated {
   /// Size of a sample's recurrent state or key-value cache at the end; constant for linear attention.
   std::int64_t state_bytes = 0;
   std::int64_t tokens() const;  ///< of all samples
+  /// Of all samples, without the first token of each, which follows from the prompt; 0 if there are no others.
+  double tokens_per_second() const;
 };
 
 /// Called by generate() in the calling thread. Either function may be empty.

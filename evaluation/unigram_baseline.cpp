@@ -81,6 +81,7 @@ std::int64_t bytes_of(const Counts& counts, const Vocabulary& vocabulary) {
   std::uint64_t sum = 0;
   for (std::size_t i = 0; i < counts.size(); ++i) {
     const auto id = static_cast<std::int32_t>(i);
+    if (counts[i] > 0 && id == vocabulary.unknown_id()) return 0;
     if (counts[i] == 0 || !vocabulary.is_data_symbol(id)) continue;
     const auto bytes = tokenizer ? tokenizer->text_bytes(id) : std::optional<std::size_t>(1);
     if (!bytes) return 0;

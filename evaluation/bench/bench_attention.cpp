@@ -136,6 +136,7 @@ double attention_flops(const BenchAttentionOptions& options, std::int64_t n) {
   layers::AttentionConfig config = options.config;
   config.n_kv_heads = config.n_heads;
   config.max_sequence_length = n;
+  config.projected_length = std::min(config.projected_length, n);
   const layers::MechanismInfo& mechanism = layers::mechanism_info(config.mechanism);
   if (mechanism.has_features) {  // throws with names of command-line options if m does not fit the map
     const bool random = ops::feature_map_info(config.feature_map).needs_random_projection;
@@ -257,7 +258,11 @@ BenchAttentionResult bench_attention(const BenchAttentionOptions& options, PeakR
   for (const std::int64_t n : options.lengths) {
     BenchAttentionLength& length = result.lengths.emplace_back();
     length.n = n;
-    length.projected_length = std::min(options.config.projected_length, n);
+    length.projected_length =
+        ops::SequenceProjectionOptions{.kind = options.config.projection,
+                                       .projected_length = std::min(options.config.projected_length, n),
+                                       .max_length = n}
+            .rows(n);
     length.flops = static_cast<double>(options.batch) * attention_flops(options, n);
     length.peak_bytes = workload.run(n).second;
   }

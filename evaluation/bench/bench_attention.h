@@ -31,7 +31,7 @@ struct BenchAttentionOptions {
 /// Measurements at one sequence length.
 struct BenchAttentionLength {
   std::int64_t n = 0;
-  std::int64_t projected_length = 0;  ///< linformer: r at this length
+  std::int64_t projected_length = 0;  ///< linformer: rows that n tokens become, at most r
   std::vector<double> seconds;        ///< of each repetition, in order
   double median_seconds = 0;
   double flops = 0;             ///< attention_flops() of one repetition

@@ -167,6 +167,8 @@ void run_generation(Model& model, std::uint64_t seed, bool warms_up, BenchGenera
   std::vector<float> logits = logits_after(prompt);
   const double prompt_seconds = seconds_since(start);
   const DecodingThreads threads(model, result.batch);
+  result.threads = thread_count();
+  std::int64_t state_bytes = 0;
   const auto prompted = Clock::now();
   for (std::int64_t i = 0; i < result.tokens; ++i) {
     std::vector<std::int32_t> next;
@@ -174,8 +176,9 @@ void run_generation(Model& model, std::uint64_t seed, bool warms_up, BenchGenera
     for (auto row = logits.begin(); row != logits.end(); row += width)
       next.push_back(static_cast<std::int32_t>(std::max_element(row, row + width) - row));
     logits = logits_after(next);
+    state_bytes += state.bytes_read();
   }
-  result.state_bytes = state.bytes();
+  result.state_bytes = state_bytes / result.tokens;
   if (warms_up) return;
   result.prompt.seconds.push_back(prompt_seconds);
   result.steps.seconds.push_back(seconds_since(prompted) / static_cast<double>(result.tokens));

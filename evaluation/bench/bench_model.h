@@ -24,8 +24,10 @@ struct BenchRuns {
 /// Generation of `batch` sequences: a prompt, then `tokens` steps of one token for each sequence.
 struct BenchGeneration {
   std::int64_t batch = 1, prompt_tokens = 0, tokens = 0;
-  BenchRuns prompt, steps;  ///< seconds of the prompt, and of one step: their mean in a repetition
-  /// Read by a step: each weight that it multiplies, once per use; and the state of all sequences at the end.
+  BenchRuns prompt, steps;   ///< seconds of the prompt, and of one step: their mean in a repetition
+  std::int64_t threads = 1;  ///< of the steps: small models decode one sequence in one thread
+  /// Read by a step: each weight that it multiplies, once per use; and the states of all sequences, the mean of all
+  /// steps.
   std::int64_t weight_bytes = 0, state_bytes = 0;
   double bytes_per_second() const { return static_cast<double>(weight_bytes + state_bytes) / steps.median_seconds(); }
 };

@@ -21,6 +21,8 @@ class AttentionState {
   /// Returns the bytes held. Constant for a recurrent state; grows with the tokens for a cache, up to its window if it
   /// has one.
   virtual std::int64_t bytes() const = 0;
+  /// Returns how many of them the last token's attention has read.
+  virtual std::int64_t bytes_read() const { return bytes(); }
   /// Returns the state of `batch` sequences that all have the past of this state's only sequence.
   virtual std::unique_ptr<AttentionState> repeated(const Stream& stream, std::int64_t batch) const = 0;
 };

@@ -15,6 +15,7 @@ struct SelfAttentionState {
   Tensor convolution;  // [batch, width - 1, columns of the fused projection]; undefined without short convolution
   /// Returns the bytes of device memory that the state takes.
   std::int64_t bytes() const { return attention->bytes() + (convolution.defined() ? convolution.bytes() : 0); }
+  std::int64_t bytes_read() const { return bytes() - attention->bytes() + attention->bytes_read(); }
   /// Returns a deep copy. Throws UserError unless the state is recurrent.
   SelfAttentionState clone() const;
   /// See AttentionState::repeated.

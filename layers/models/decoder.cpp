@@ -17,6 +17,12 @@ std::int64_t GenerationState::bytes() const {
   return total;
 }
 
+std::int64_t GenerationState::bytes_read() const {
+  std::int64_t total = 0;
+  for (const SelfAttentionState& layer : layers) total += layer.bytes_read();
+  return total;
+}
+
 GenerationState GenerationState::repeated(const Stream& stream, std::int64_t batch) const {
   GenerationState copy{position, {}};
   for (const SelfAttentionState& layer : layers) copy.layers.push_back(layer.repeated(stream, batch));

@@ -14,6 +14,8 @@ struct GenerationState {
   std::vector<SelfAttentionState> layers;
   /// Returns the bytes of device memory of all layers' states.
   std::int64_t bytes() const;
+  /// Returns how many of them the last token has read: of a cache, the keys and values that it attends to.
+  std::int64_t bytes_read() const;
   /// Returns the state of `batch` sequences that all have the past of this state's only sequence.
   GenerationState repeated(const Stream& stream, std::int64_t batch) const;
   /// Visits every tensor of recurrent states, for checkpoints (`layers.0.attention.sum`, ...). The caller saves

@@ -70,7 +70,7 @@ def add_sample(arguments, folder, run, cost):
     counts = [len(sample["tokens"]) for sample in result["samples"]]
     if result["prompt_tokens"] != n or counts != [tokens] * batch:
         raise SystemExit(f"{result['prompt_tokens']} and {counts} tokens, expected {n} and {tokens}")
-    seconds = tokens * batch / result["tokens_per_second"]
+    seconds = arguments.tokens * batch / result["tokens_per_second"]
     if arguments.processor_time:
         seconds = reproduction.difference([generate(1)[1], spent])
     cost["seconds"].append(seconds / arguments.tokens)

@@ -45,14 +45,15 @@ void expect_run(const Json& run, double tokens) {
 }
 
 TEST_F(BenchModelProgram, PrintsAndWritesJsonWithoutADataset) {
-  const Finished done =
-      bench("model.yaml", {"--set", "model.vocabulary_size=20", "--lengths", "8,16", "--batch", "3", "--dtype",
-                           "bfloat16", "--repeats", "3", "--max-tokens", "2", "--json-file", path("model.json")});
+  const Finished done = bench(
+      "model.yaml", {"--set", "model.vocabulary_size=20", "--lengths", "8,16", "--batch", "3", "--dtype", "bfloat16",
+                     "--repeats", "3", "--max-tokens", "2", "--threads", "2", "--json-file", path("model.json")});
   ASSERT_EQ(done.status, 0) << done.err;
   EXPECT_THAT(done.err, AllOf(HasSubstr("info: n = 8: "), HasSubstr("info: n = 16: ")));
   EXPECT_THAT(done.out, AllOf(HasSubstr("decoder, "), HasSubstr(" bfloat16; cpu, "), HasSubstr("\nroofline: float32 "),
-                              HasSubstr("       8  training step              3"),
-                              HasSubstr("      16  generation of 2            1"), Not(HasSubstr("no generation"))));
+                              HasSubstr(fmt::format("{:>8}  {:<27}{:>6}", 8, "training step", 3)),
+                              HasSubstr(fmt::format("{:>8}  {:<27}{:>6}", 16, "generation of 2, 1 thread", 1)),
+                              Not(HasSubstr("no generation"))));
   const Json object = written();
   EXPECT_TRUE(object["furlong"].contains("commit"));
   EXPECT_EQ(object["config"]["data"]["batch_size"], 3);
@@ -76,6 +77,7 @@ TEST_F(BenchModelProgram, PrintsAndWritesJsonWithoutADataset) {
       expect_run(one["prompt"], batch * (n - 2));
       expect_run(one["step"], batch);
       EXPECT_EQ(one["steps"], 2);
+      EXPECT_EQ(one["threads"], batch == 1 ? 1 : 2);
       EXPECT_GT(one["weight_bytes"], 0);
       EXPECT_GT(one["state_bytes"], 0);
     }

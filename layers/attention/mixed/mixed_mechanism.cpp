@@ -17,6 +17,11 @@ class MixedState : public RecurrentAttentionState {
     for (const auto& run : runs_) total += run->bytes();
     return total;
   }
+  std::int64_t bytes_read() const override {
+    std::int64_t total = 0;
+    for (const auto& run : runs_) total += run->bytes_read();
+    return total;
+  }
   std::unique_ptr<AttentionState> clone() const override {
     std::vector<std::unique_ptr<AttentionState>> copies;
     for (const auto& run : runs_) copies.push_back(clone_recurrent_state(*run));

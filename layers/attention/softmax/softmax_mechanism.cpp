@@ -20,6 +20,9 @@ class KeyValueCache : public AttentionState {
         value_(empty(config.n_kv_heads * config.value_width(), dtype, device)) {}
 
   std::int64_t bytes() const override { return key_.bytes() + value_.bytes(); }
+  std::int64_t bytes_read() const override {
+    return bytes() / key_.extent(1) * (window_ > 0 ? std::min(rows_, window_) : rows_);
+  }
   std::unique_ptr<AttentionState> repeated(const Stream& stream, std::int64_t batch) const override {
     auto copy = std::make_unique<KeyValueCache>(*this);
     copy->mask_.assign(static_cast<std::size_t>(batch), mask_[0]);

@@ -101,6 +101,11 @@ TEST(BenchAttention, LinformerCountsProjectionAndRows) {
   EXPECT_EQ(attention_flops(options, 32), 3 * (3 * projection + 3.5 * rows));
   options.config.projection = ops::SequenceProjection::mean;
   EXPECT_EQ(attention_flops(options, 32), 3 * 3.5 * rows);
+  // Shorter than the projection: as many rows as tokens.
+  options.train = false;
+  EXPECT_EQ(attention_flops(options, 2), 3 * 2 * 2 * 2 * (8 + 8));
+  options.config.projection = ops::SequenceProjection::linear;
+  EXPECT_EQ(attention_flops(options, 2), 3 * (2 * 2 * 2 * 2 * 8 + 2 * 2 * 2 * (8 + 8)));
 }
 
 TEST(BenchAttention, PeakIsBestMeasurement) {

@@ -96,7 +96,9 @@ TEST(BenchModel, CountsBytesOfGeneration) {
                          untied = bench(bench_settings(testing::with(base, {"model.tied_embeddings=false"}))),
                          shared = bench(bench_settings(testing::with(base, {"model.shared_layers=true"}))),
                          half = bench(bench_settings(testing::with(base, {"model.dtype=bfloat16"})));
-  constexpr std::int64_t positions = 32 * 16, table = 257 * 16, state = 2 * 2 * 32 * 16;  // layers · (k, v) · n · width
+  constexpr std::int64_t positions = 32 * 16, table = 257 * 16;
+  // layers · (k, v) · width · the mean of 29 to 32 tokens
+  constexpr std::int64_t state = 2 * 2 * 16 * (29 + 30 + 31 + 32) / 4;
   EXPECT_EQ(tied.generation[0].weight_bytes, 4 * (tied.parameters - positions));
   EXPECT_EQ(untied.generation[0].weight_bytes, 4 * (untied.parameters - positions - table));
   EXPECT_EQ(untied.generation[0].weight_bytes, tied.generation[0].weight_bytes);
@@ -106,6 +108,8 @@ TEST(BenchModel, CountsBytesOfGeneration) {
   EXPECT_EQ(tied.generation[0].state_bytes, 4 * state);
   EXPECT_EQ(tied.generation[1].state_bytes, 2 * 4 * state);
   EXPECT_EQ(half.generation[1].state_bytes, 2 * 2 * state);
+  const BenchModelLength window = bench(bench_settings(testing::with(base, {"model.attention.window=8"})));
+  EXPECT_EQ(window.generation[0].state_bytes, 4 * 2 * 2 * 16 * 8) << "layers, keys and values, width, window";
   const BenchGeneration& one = tied.generation[1];
   EXPECT_DOUBLE_EQ(one.bytes_per_second(),
                    static_cast<double>(one.weight_bytes + one.state_bytes) / one.steps.median_seconds());

@@ -260,6 +260,7 @@ class TokenizerModel : public testing::WithTemporaryFolder {
     options.inputs = {file("input", content)};
     options.output = path("store.h5");
     options.tokenizer = tokenizer;
+    options.map_unknown = true;
     options.store.split_by = DatasetWriterOptions::SplitBy::document;
     options.store.shares = parse_split_shares("0.7,0.3,0");
     prepare(options);
@@ -323,6 +324,25 @@ TEST_F(TokenizerModel, GeneratesDecodedText) {
   // Each document's last target is <|endoftext|>, which is no text; its first letter is no target.
   const auto documents = static_cast<std::int64_t>(document_starts(data, Split::validation).size());
   EXPECT_EQ(by_chance.bytes, by_chance.targets - documents);
+}
+
+TEST_F(TokenizerModel, TextWithUnknownTokensHasNoNumberOfBytes) {
+  for (const char missing : {'-', 'W'}) {
+    SCOPED_TRACE(missing);
+    std::string pieces = R"(["<unk>", 0], ["\n", -1], ["\u2581", -1], ["a", -9], ["b", -9])";  // keeps all text
+    for (const char letter : std::string(testing::amino_acids))
+      if (letter != missing) pieces += fmt::format(R"(, ["{}", -1])", letter);
+    const std::string store = prepared(PrepareOptions::Format::fasta, file("tokenizer.json",
+                                                                           R"({"added_tokens": [], "normalizer": null,
+            "pre_tokenizer": {"type": "Metaspace", "prepend_scheme": "never"},
+            "decoder": {"type": "Metaspace", "prepend_scheme": "never"},
+            "model": {"type": "Unigram", "unk_id": 0, "vocab": [)" + pieces + "]}}"));
+    const TokenizedDataset data = TokenizedDataset::open(store);
+    const Settings settings = small_settings(store, {"data.sampler=documents"}).settings;
+    const std::int64_t bytes = chance(settings, data.vocabulary(), data, Split::validation, 32, 8).bytes;
+    EXPECT_EQ(bytes > 0, missing == '-') << bytes;
+    std::filesystem::remove(store);
+  }
 }
 
 }  // namespace

@@ -87,6 +87,12 @@ Json value_at(const Json& object, const std::string& key) {
   return object.contains(key) ? object.at(key) : Json("nothing");
 }
 
+std::string hash_of(const Json& json) {
+  const std::string text = json_line(json);
+  const XXH128_hash_t hash = XXH3_128bits(text.data(), text.size());
+  return fmt::format("{:016x}{:016x}", hash.high64, hash.low64);
+}
+
 }  // namespace
 
 std::string data_fingerprint(const Dataset& data) {
@@ -99,9 +105,7 @@ std::string data_fingerprint(const Dataset& data) {
           json["sources"].push_back(source["xxh3_64"]);
     }
   }
-  const std::string text = json_line(json);
-  const XXH128_hash_t hash = XXH3_128bits(text.data(), text.size());
-  return fmt::format("{:016x}{:016x}", hash.high64, hash.low64);
+  return hash_of(json);
 }
 
 void check_same(const ProcessGroup& group, const Json& values) {
@@ -127,7 +131,7 @@ void check_same_program(const ProcessGroup& group, const std::string& program) {
 void check_agreement(const ProcessGroup& group, const Settings& settings, const Dataset& data,
                      const TrainOptions* options) {
   if (group.is_alone()) return;
-  const auto [own, first] = both(group, {{"settings", to_json(settings)}, {"data", description(data)}});
+  const auto [own, first] = both(group, {{"settings", to_json(settings)}, {"data", hash_of(description(data))}});
   const Json here = own["settings"].flatten(), there = first["settings"].flatten();
   for (const std::string& key : keys_of(there, here)) {
     const bool is_in_both = here.contains(key) && there.contains(key);

@@ -68,6 +68,7 @@ void check_shared(const fs::path& folder, const ProcessGroup& group, std::chrono
         "run_directory: {}: not the directory that rank 0 uses; expected one directory for all ranks: put it on a file "
         "system that all hosts mount, and pass the same --run-dir to all ranks",
         folder.string());
+  if (!group.is_first()) AtomicFile(folder / fmt::format(".rank_{}", group.rank())).discard();  // it will write shards
   group.barrier();
   std::error_code ignored;
   if (group.is_first()) fs::remove(file, ignored);

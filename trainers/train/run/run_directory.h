@@ -34,11 +34,11 @@ class RunLock {
 /// The run directory during training. Only one training at a time can use it.
 class RunDirectory {
  public:
-  /// Rank 0 creates and locks the directory; the other ranks check that they see rank 0's files. They look for up to
-  /// 60 s, with a warning after 3 s, or for 3 s if all ranks are on one host. All ranks of the group call it. Throws
-  /// UserError or MachineError if the directory cannot be created, UserError if the ranks do not share it,
-  /// RunDirectoryInUse if another training has locked it. On a file system without locks, logs a warning instead
-  /// (lock_file()).
+  /// Rank 0 creates and locks the directory; the other ranks check that they see rank 0's files, and can write. They
+  /// look for up to 60 s, with a warning after 3 s, or for 3 s if all ranks are on one host. All ranks of the group
+  /// call it. Throws UserError or MachineError if the directory cannot be created, UserError if the ranks do not share
+  /// it or a rank cannot write, RunDirectoryInUse if another training has locked it. On a file system without locks,
+  /// logs a warning instead (lock_file()).
   RunDirectory(std::filesystem::path path, const ProcessGroup& group);
   /// The same, with the time that the other ranks look for rank 0's file.
   RunDirectory(std::filesystem::path path, const ProcessGroup& group, std::chrono::seconds patience);

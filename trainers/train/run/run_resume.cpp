@@ -83,8 +83,15 @@ void check_first_files(const RunDirectory& directory, const Settings& settings) 
 TrainOptions::Resume present_choice(const TrainOptions& options, const RunDirectory& directory,
                                     const CheckpointDirectory& checkpoints) {
   using Resume = TrainOptions::Resume;
-  if (options.resume == Resume::automatic || !was_begun_by_this_job(directory.path()) || !checkpoints.newest_complete())
-    return options.resume;
+  const bool is_own = was_begun_by_this_job(directory.path());
+  const char* restarts = std::getenv("TORCHELASTIC_RESTART_COUNT");
+  if (options.resume == Resume::never && !is_own && restarts != nullptr && std::string_view(restarts) != "0" &&
+      !checkpoints.steps().empty())
+    throw UserError(
+        "--resume never: torchrun has started this job again, and {} contains checkpoints, perhaps its own; remove the "
+        "option, to continue from them, or set FURLONG_RESUME_ID to a name of the job",
+        directory.checkpoints().string());
+  if (options.resume == Resume::automatic || !is_own || !checkpoints.newest_complete()) return options.resume;
   log_info("this job continues its own run; --resume was for its first start");
   return Resume::automatic;
 }
@@ -335,7 +342,10 @@ bool resume_run(const TrainOptions& options, const ProcessGroup& group, const Ru
   }
   // Rank 0 knows whether the checkpoint belongs to this run; all ranks must agree on what to save.
   const bool is_saved = group.broadcast_text(from && loaded.is_own ? "saved" : "") == "saved";
-  if (from || !weights.empty()) check_same_start(group, trainer.digest(), from ? *from : weights);
+  if (from || !weights.empty())
+    check_same_start(group, trainer.digest(), from ? *from : weights);
+  else
+    group.barrier();        // a rank that cannot start has not come here
   std::string best_losses;  // new: of other samples so far; lost: of a checkpoint that is not here
   if (group.is_first()) {
     // Only now: a run that cannot start leaves the earlier one unchanged.

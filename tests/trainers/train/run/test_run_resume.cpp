@@ -125,6 +125,32 @@ TEST_F(RunResumeTest, KeepsBestCheckpointUntilAllRanksHaveReadIt) {
   EXPECT_FALSE(fs::exists(checkpoints() / "best.h5"));
 }
 
+TEST_F(RunResumeTest, ResumeNeverKeepsEarlierRunUntilAllRanksCanStart) {
+  train(4);
+  TrainOptions never;
+  never.resume = TrainOptions::Resume::never;
+  const auto late = [&](int rank) {
+    if (rank == 0) return;
+    std::this_thread::sleep_for(1s);
+    EXPECT_TRUE(fs::exists(checkpoints() / "step_00000004.h5"));
+  };
+  resume(never, true, late, [](const ProcessGroup&, const Trainer& trainer) { EXPECT_EQ(trainer.steps(), 0); });
+  EXPECT_FALSE(fs::exists(checkpoints() / "step_00000004.h5"));
+}
+
+TEST_F(RunResumeTest, RestartOfTorchrunRemovesNothing) {
+  train(4);
+  TrainOptions never;
+  never.resume = TrainOptions::Resume::never;
+  ASSERT_EQ(setenv("TORCHELASTIC_RESTART_COUNT", "1", 1), 0);
+  EXPECT_THAT(testing::message_of<UserError>([&] { run("run", {}, never); }),
+              HasSubstr("--resume never: torchrun has started this job again"));
+  EXPECT_TRUE(fs::exists(checkpoints() / "step_00000004.h5"));
+  ASSERT_EQ(setenv("TORCHELASTIC_RESTART_COUNT", "0", 1), 0);
+  EXPECT_EQ(run("run", {"trainer.max_steps=2"}, never).step, 2);
+  ASSERT_EQ(unsetenv("TORCHELASTIC_RESTART_COUNT"), 0);
+}
+
 // Rank 0's path of the run directory means nothing to rank 1, as on hosts that mount it elsewhere.
 TEST_F(RunResumeTest, RanksMayHaveDifferentPathsOfTheRunDirectory) {
   train(4);
