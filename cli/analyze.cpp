@@ -180,8 +180,8 @@ void run_sweep(const AnalyzeArguments& options) {
   Json results = Json::array();
   sweep_attention(sweep, [&](const SweepSetting& setting) {
     if (settings.empty())
-      fmt::print("{}, {}; errors relative to exact softmax, medians over {} draw{}\n", source, direction, sweep.draws,
-                 sweep.draws == 1 ? "" : "s");
+      fmt::print("{}, {}; errors relative to exact softmax, medians over {} draw{}, means over heads\n", source,
+                 direction, sweep.draws, sweep.draws == 1 ? "" : "s");
     print_setting(setting, sweep);
     std::fflush(stdout);
     settings.push_back(setting);

@@ -93,7 +93,8 @@ void add_converted_attention(Command command, ConvertArguments& options, Given& 
   given.target_error = command
                            .add_option("--target-error", convert.target_error,
                                        "Required with --attention auto: maximum relative error per head, |output - "
-                                       "softmax output| / |softmax output|, on --data")
+                                       "softmax output| / |softmax output|, on --data: with random features, the "
+                                       "median of three draws. The model draws its own, which the report measures")
                            .range(1e-12, 1e3)
                            .value_name("E");
   given.max_features =

@@ -164,13 +164,6 @@ Settings with_overrides(const Settings& wanted, const ConvertOptions& options, S
   }
 }
 
-/// Returns the cost of one head.
-double flops_per_token(const Settings& settings, const std::string& mechanism, std::int64_t n) {
-  layers::AttentionConfig config = layers::attention_config(settings.model);
-  config.n_heads = config.n_kv_heads = 1;
-  return layers::mechanism_info(mechanism).cost(config, n).forward / static_cast<double>(n);
-}
-
 /// Position p gets the learned vector of p modulo their number, as in Longformer (Beltagy, Peters and Cohan 2020,
 /// section 5).
 void repeat_rows(std::span<const float> source, std::span<float> target) {
@@ -252,7 +245,7 @@ class Conversion {
     automatic.target_error = options_.target_error;
     automatic.max_features = options_.max_features;
     automatic.limits_polynomials = options_.limits_polynomials;
-    automatic.length = options_.cost_at;
+    automatic.length = options_.cost_at > 0 ? options_.cost_at : observed.length();
     automatic.layers = selection.layers;
     automatic.keep_softmax = selection.keep_softmax;
     result_.automatic = choose_attention(observed, model, automatic);
@@ -336,11 +329,18 @@ class Conversion {
   }
 
   void measure(ObservedModel& observed, Model& student, const Selection& selection) {
-    if (student.settings.model.rotary_placement != source_.model.settings.model.rotary_placement)
+    const layers::ModelConfig &ours = student.settings.model, &theirs = source_.model.settings.model;
+    const char* const changed_key = ours.rotary_placement != theirs.rotary_placement ? "rotary_placement"
+                                    : ours.query_key_norm != theirs.query_key_norm   ? "query_key_norm"
+                                    : ours.position != theirs.position               ? "position"
+                                    : ours.rotary_base != theirs.rotary_base         ? "rotary_base"
+                                    : ours.rotary_scaling != theirs.rotary_scaling   ? "rotary_scaling"
+                                                                                     : nullptr;
+    if (changed_key)
       throw UserError(
-          "--data: with model.rotary_placement: {} the queries and keys differ from the source's and cannot be "
-          "compared; remove --data, and measure with furlong analyze after training",
-          name_of(student.settings.model.rotary_placement));
+          "--data: with another model.{} the queries and keys differ from the source's and cannot be compared; remove "
+          "--data, and measure with furlong analyze after training",
+          changed_key);
     std::vector<bool> wanted = selection.layers;  // and those that --set gives constants
     for (TensorReport::Named& one : result_.tensors.reinitialized) {
       for (const char* constant : {".statistics", ".query_center", ".key_center", ".scaling", ".oprf_a"}) {
@@ -423,16 +423,20 @@ std::string approximation_text(const std::vector<HeadApproximation>& heads) {
 }  // namespace
 
 double attention_flops_per_token(const Settings& settings, std::int64_t n) {
+  const layers::AttentionConfig whole = layers::attention_config(settings.model);
   double total = 0;
-  std::map<std::string, double> known;
-  for (const auto& heads : head_mechanisms(settings.model)) {
-    for (const std::string& name : heads) {
-      const auto [found, fresh] = known.try_emplace(name);
-      if (fresh) found->second = flops_per_token(settings, name, n);
-      total += found->second;
+  for (const std::vector<std::string>& heads : head_mechanisms(settings.model)) {
+    std::map<std::string, std::int64_t> counts;
+    for (const std::string& name : heads) ++counts[name];
+    for (const auto& [name, n_heads] : counts) {
+      layers::AttentionConfig part = whole;
+      part.n_heads = n_heads;
+      part.n_kv_heads = std::max<std::int64_t>(n_heads * whole.n_kv_heads / whole.n_heads, 1);
+      const layers::AttentionCost cost = layers::mechanism_info(name).cost(part, n);
+      total += cost.forward + cost.maps;
     }
   }
-  return total;
+  return total / static_cast<double>(n);
 }
 
 ConversionResult convert(const ConvertOptions& options) {

@@ -55,8 +55,8 @@ struct ConversionResult {
 /// do not fit together or do not fit the model, before anything is written.
 ConversionResult convert(const ConvertOptions& options);
 
-/// Returns the floating point operations per token of the forward pass through all attention layers, for sequences of n
-/// tokens. Counts as layers::AttentionCost does.
+/// Returns the floating point operations per token of the forward pass through all attention layers, with their learned
+/// maps, for sequences of n tokens. Counts as layers::AttentionCost does.
 double attention_flops_per_token(const Settings& settings, std::int64_t n);
 
 }  // namespace furlong

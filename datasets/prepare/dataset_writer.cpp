@@ -278,9 +278,10 @@ void DatasetWriter::State::check_no_split_is_empty() const {
     throw UserError("{}: the {} split (fraction {}) gets none of {} {}; {}", on_disk->path().string(), name_of(split),
                     options.shares[split], by_document ? summary.n_documents : summary.n_tokens,
                     by_document ? "documents" : "tokens",
-                    has_assigned || (by_document && labels) ? "change --seed or the fractions"
-                    : by_document                           ? "use --split-by span, or change --seed or the fractions"
-                                                            : "add more data, or change the fractions");
+                    has_assigned              ? "give it inputs of its own or no fraction (--split), or change --seed"
+                    : (by_document && labels) ? "change --seed or the fractions"
+                    : by_document             ? "use --split-by span, or change --seed or the fractions"
+                                              : "add more data, or change the fractions");
   }
 }
 

@@ -13,6 +13,8 @@ namespace furlong {
 
 namespace {
 
+constexpr std::string_view byte_order_mark = "\xef\xbb\xbf";
+
 /// Returns a letter as errors show it.
 std::string quoted(unsigned char byte) {
   return byte > 0x20 && byte < 0x7f ? fmt::format("'{}'", static_cast<char>(byte)) : fmt::format("byte 0x{:02x}", byte);
@@ -130,22 +132,24 @@ template <class Outlet>
 class LineReader : public DocumentReader {
  public:
   LineReader(bool by_blank_line, Outlet outlet) : by_blank_line_(by_blank_line), outlet_(std::move(outlet)) {}
-  void begin_input(const std::string&) override { reset(); }
+  void begin_input(const std::string&) override {
+    reset();
+    mark_ = 0;
+  }
 
   void feed(std::string_view block) override {
     for (const char byte : block) {
-      if (byte == '\n') {
-        held_return_ = false;
-        end_line();
+      if (mark_ < byte_order_mark.size() && byte == byte_order_mark[mark_]) {
+        ++mark_;
         continue;
       }
-      if (held_return_) put('\r');
-      held_return_ = byte == '\r';
-      if (!held_return_) put(byte);
+      end_mark();
+      take(byte);
     }
   }
 
   void end_input() override {
+    end_mark();
     if (held_return_) put('\r');
     if (in_document_) outlet_.end_document();
     outlet_.flush();
@@ -155,6 +159,24 @@ class LineReader : public DocumentReader {
   TextCount ignored() const override { return outlet_.ignored(); }
 
  private:
+  /// A part of a byte order mark is text.
+  void end_mark() {
+    const std::size_t begun = std::exchange(mark_, byte_order_mark.size());
+    if (begun == byte_order_mark.size()) return;
+    for (const char byte : byte_order_mark.substr(0, begun)) take(byte);
+  }
+
+  void take(char byte) {
+    if (byte == '\n') {
+      held_return_ = false;
+      end_line();
+      return;
+    }
+    if (held_return_) put('\r');
+    held_return_ = byte == '\r';
+    if (!held_return_) put(byte);
+  }
+
   void reset() {
     held_return_ = in_document_ = line_break_due_ = false;
     indent_.clear();
@@ -196,7 +218,8 @@ class LineReader : public DocumentReader {
   bool by_blank_line_;
   Outlet outlet_;
   bool held_return_ = false, in_document_ = false, line_break_due_ = false;
-  std::string indent_;  // of a line that may be blank
+  std::size_t mark_ = 0;  // bytes read of a byte order mark
+  std::string indent_;    // of a line that may be blank
   bool begins_line_ = true;
 };
 
@@ -224,7 +247,10 @@ class FastaReader : public DocumentReader {
     for (std::size_t position = 0; position < block.size(); ++position) {
       const auto byte = static_cast<unsigned char>(block[position]);
       ++column_;
-      if (byte == '\n') {
+      if (line_ == 1 && !in_header_ && !in_record_ && column_ <= byte_order_mark.size() &&
+          byte == static_cast<unsigned char>(byte_order_mark[column_ - 1])) {
+        if (column_ == byte_order_mark.size()) column_ = 0;
+      } else if (byte == '\n') {
         ++line_;
         column_ = 0;
         end_header();
@@ -354,6 +380,7 @@ std::string guess_alphabet(std::string_view beginning, std::string_view name, bo
   constexpr std::string_view codes = "ACGTURYSWKMBDHVN";
   std::array<std::uint64_t, 256> counts{};
   std::uint64_t n_letters = 0, line_number = 0;
+  if (beginning.starts_with(byte_order_mark)) beginning.remove_prefix(byte_order_mark.size());
   std::string other;  // place and letter of the first one that is no nucleotide code
   for (std::size_t begin = 0; begin < beginning.size();) {
     const std::size_t end = std::min(beginning.find('\n', begin), beginning.size());

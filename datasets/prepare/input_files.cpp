@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <iterator>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -23,32 +24,54 @@ struct Found {
 
 bool is_hidden(const fs::path& path) { return path.filename().native().starts_with('.'); }
 
-std::vector<Found> walk(const std::string& folder) {
-  std::vector<Found> found;
+using Place = std::pair<dev_t, ino_t>;
+
+std::optional<Place> place_of(const fs::path& path) {
+  struct stat status {};
+  return ::stat(path.c_str(), &status) == 0 ? std::optional(Place(status.st_dev, status.st_ino)) : std::nullopt;
+}
+
+/// Appends the files in a folder, then those in the folders that links lead to. Reads a folder once.
+void walk(const std::string& folder, bool is_link, std::set<Place>& visited, std::vector<Found>& found) {
+  std::vector<std::string> links;
   std::error_code failure;
+  if (const auto place = place_of(folder)) visited.insert(*place);
   fs::recursive_directory_iterator entry(folder, failure);
   for (const fs::recursive_directory_iterator end; !failure && entry != end; entry.increment(failure)) {
+    std::error_code dangling;
+    const bool links_here = entry->is_symlink(dangling);
     if (is_hidden(entry->path())) {
       entry.disable_recursion_pending();
-    } else if (std::error_code dangling; entry->is_regular_file(dangling)) {
-      found.push_back({entry->path().native(), entry->is_symlink(dangling)});
+    } else if (entry->is_regular_file(dangling)) {
+      found.push_back({entry->path().native(), is_link || links_here});
+    } else if (entry->is_directory(dangling)) {
+      const std::optional<Place> place = place_of(entry->path());
+      if (links_here)
+        links.push_back(entry->path().native());
+      else if (place && !visited.insert(*place).second)
+        entry.disable_recursion_pending();
     }
   }
   if (failure) throw UserError("{}: the folder cannot be read: {}", folder, failure.message());
-  return found;
+  std::sort(links.begin(), links.end());
+  for (const std::string& link : links) {
+    const std::optional<Place> place = place_of(link);
+    if (place && !visited.contains(*place)) walk(link, true, visited, found);
+  }
 }
 
 /// A document that several names lead to must not be read twice: its copies would be in several splits.
 std::vector<std::string> files_in(const std::string& folder) {
-  std::vector<Found> found = walk(folder);
+  std::vector<Found> found;
+  std::set<Place> visited;
+  walk(folder, false, visited, found);
   std::sort(found.begin(), found.end(),
             [](const Found& a, const Found& b) { return std::pair(a.is_link, a.path) < std::pair(b.is_link, b.path); });
-  std::set<std::pair<dev_t, ino_t>> seen;
+  std::set<Place> seen;
   std::vector<std::string> files;
   for (Found& one : found) {
-    struct stat status {};
-    if (::stat(one.path.c_str(), &status) == 0 && seen.emplace(status.st_dev, status.st_ino).second)
-      files.push_back(std::move(one.path));
+    const std::optional<Place> place = place_of(one.path);
+    if (place && seen.insert(*place).second) files.push_back(std::move(one.path));
   }
   if (files.empty()) throw UserError("{}: the folder has no files", folder);
   std::sort(files.begin(), files.end());

@@ -54,8 +54,10 @@ std::int64_t Sampler::sample(std::uint64_t index, std::span<std::int32_t> inputs
   require(inputs.size() == n && targets.size() == n, "a sample of {} tokens for {} inputs and {} targets", n,
           inputs.size(), targets.size());
   const std::uint64_t start = window_start(index);
-  // The last window of a pass may have fewer than n + 1 tokens; the rest is padding, ignored in the loss.
-  const auto count = static_cast<std::size_t>(std::min<std::uint64_t>(n + 1, dataset_->size(split_) - start));
+  // With the target of the last token. The last window of a pass may have fewer tokens; the rest is padding, ignored in
+  // the loss.
+  const std::uint64_t wanted = options_.next_tokens ? n + 1 : n;
+  const auto count = static_cast<std::size_t>(std::min(wanted, dataset_->size(split_) - start));
   std::vector<std::int32_t> tokens = dataset_->read(split_, start, count);
   const std::vector<std::uint64_t> places = breaks(start, count);
   if (other_strand_) other_strand_->apply(index, tokens, places, start);

@@ -187,6 +187,25 @@ TEST_F(LabeledProgramTest, ReportsEscapeLabels) {
   }
 }
 
+TEST_F(LabeledProgramTest, NoticesOtherLabelsOfTheSameTexts) {
+  std::string table = "first,second,review\n";
+  for (int i = 0; i < 60; ++i) table += fmt::format("{},{},text {}\n", i % 2, i / 2 % 2, i);
+  const std::string input = file("two.csv", table);
+  const auto prepare_with = [&](const char* field) {
+    return furlong({"prepare", "labeled", input, "--text-field", "review", "--label-field", field, "--labels", "0,1",
+                    "--split", "0.6,0.2,0.2", "-o", path("reviews.h5"), "--force"});
+  };
+  const auto train = [&](int steps) {
+    return furlong({"train", config(), "--run-dir", path("run"), "--set", fmt::format("trainer.max_steps={}", steps)});
+  };
+  ASSERT_EQ(prepare_with("first").status, 0);
+  ASSERT_EQ(train(2).status, 0);
+  EXPECT_EQ(Json::parse(furlong({"evaluate", path("run"), "--json"}).out)["data_changed"], false);
+  ASSERT_EQ(prepare_with("second").status, 0);
+  EXPECT_EQ(Json::parse(furlong({"evaluate", path("run"), "--json"}).out)["data_changed"], true);
+  testing::expect_user_error(train(4), {"was trained on other data"});
+}
+
 TEST_F(LabeledProgramTest, RejectsLengthOfClassTokenAlone) {
   ASSERT_EQ(prepare({}).status, 0);
   const Finished trained = furlong({"train", config(), "--run-dir", path("run"), "--set", "trainer.max_steps=2",

@@ -72,6 +72,10 @@ TEST_F(Convert, KeepsWeightsAndListsNewParameters) {
   options.cost_at = 65536;
   const ConversionResult far = convert(options);
   EXPECT_LT(far.flops, far.source_flops / 100);
+  const layers::AttentionCost cost =
+      layers::mechanism_info("linear").cost(layers::attention_config(student.model.settings.model), options.cost_at);
+  EXPECT_GT(cost.maps, 0);
+  EXPECT_DOUBLE_EQ(far.flops, 2 * (cost.forward + cost.maps) / 65536) << "two layers";
 }
 
 TEST_F(Convert, RejectsInvalidOptions) {
@@ -92,6 +96,10 @@ TEST_F(Convert, RejectsInvalidOptions) {
               HasSubstr("--features 8"));
   EXPECT_THAT(message(tiny_gpt2(), [](auto& o) { o.attention = "auto"; }),
               AllOf(HasSubstr("--attention auto"), HasSubstr("--data")));
+  EXPECT_THAT(
+      message(tiny_llama(),
+              [&](auto& o) { o.attention = "elu1", o.data = store(), o.overrides = {"model.query_key_norm=rmsnorm"}; }),
+      HasSubstr("--data: with another model.query_key_norm the queries and keys differ"));
   EXPECT_THAT(message(tiny_gpt2(), [](auto& o) { o.fold_scaling = true; }),
               AllOf(HasSubstr("--fold-scaling"), HasSubstr("--data")));
   EXPECT_THAT(message(tiny_gpt2(), [](auto& o) { o.overrides = {"model.n_layers=1"}; }), HasSubstr("unexpected"));

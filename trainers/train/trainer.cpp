@@ -47,9 +47,10 @@ StepReport Trainer::step(bool stop_requested) {
   }
   parallel_.combine(report.tokens, report.targets);
   const std::int64_t max_steps = model_.settings.trainer.max_steps;
-  // Each layer's interval covers the whole schedule.
-  report.learning_rate =
-      learning_rate(model_.settings, interval ? (steps_ - interval->first) * max_steps / interval->length : steps_);
+  // Each layer's interval covers the whole schedule, from its first step to its last one.
+  report.learning_rate = learning_rate(model_.settings, interval ? (steps_ - interval->first) * (max_steps - 1) /
+                                                                       std::max<std::int64_t>(interval->length - 1, 1)
+                                                                 : steps_);
   write_numbers(report, interval, stop_requested);
   input_.load();
   denominators_ = {};

@@ -109,7 +109,8 @@ class Trainer {
   void load_recurrent_state(const CheckpointReader& checkpoint, const Settings& before);
 
   const Dataset& data_;
-  std::unique_ptr<Teacher> teacher_;  // null without a teacher
+  mutable std::string data_fingerprint_;  // from the first checkpoint on
+  std::unique_ptr<Teacher> teacher_;      // null without a teacher
   Model model_;
   DataParallel parallel_;
   Optimizer optimizer_;

@@ -169,7 +169,8 @@ void Trainer::put_state(CheckpointSink& file, std::string_view metrics) const {
   if (origin_) origin_->write(file);
   file.integer("sampler_counter", static_cast<std::int64_t>(input_.samples_drawn()));
   file.integer("seed", model_.settings.seed);
-  file.text("data_fingerprint", data_fingerprint(data_));
+  if (data_fingerprint_.empty()) data_fingerprint_ = data_fingerprint(data_);
+  file.text("data_fingerprint", data_fingerprint_);
   early_stopping_.save(file);
   for (std::size_t i = 0; i < recurrent_states_.size(); ++i)
     recurrent_states_[i].save(file, fmt::format("recurrent_state/{}", i));

@@ -60,7 +60,11 @@ TEST_F(InputFilesTest, FoldersAreTheirFilesInOrder) {
   fs::create_symlink("../../other", path("man/man1/o"));  // a file of another folder
   fs::create_symlink("nowhere", path("man/man1/broken"));
   fs::create_directory_symlink(path("man"), path("man/loop"));
+  fs::create_directory_symlink("man2", path("man/aaa"));  // the same folder, once
   EXPECT_EQ(files_of({other, path("man"), "-"}), (Strings{other, path("man/man1/o"), deep, a, b, "-"}));
+  put("far/sub/d", "7");
+  fs::create_directory_symlink(path("far"), path("man/zzz"));  // a folder elsewhere
+  EXPECT_EQ(files_of({path("man")}), (Strings{path("man/man1/o"), deep, a, b, path("man/zzz/sub/d")}));
   fs::create_directories(path("empty/folder"));
   EXPECT_THAT(message_of<UserError>([&] { files_of({path("empty")}); }), HasSubstr("empty: the folder has no files"));
 }

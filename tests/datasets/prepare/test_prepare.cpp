@@ -84,6 +84,9 @@ TEST_F(PrepareTest, SplitsTextAtSeparators) {
   const std::string spaced = file("spaced", " \n\n = Title = \n \n  x\n  y \n \t\r\n\nz\n ");
   EXPECT_EQ(documents(text_options({spaced}, DocumentSeparator::blank_line)),
             with_end({" = Title = ", "  x\n  y ", "z"}));
+  const std::string marked = file("marked", "\xef\xbb\xbfone\n\xef\xbb\xbftwo"), part = file("part", "\xef\xbb");
+  EXPECT_EQ(documents(text_options({marked, part}, DocumentSeparator::line)),
+            with_end({"one", "\xef\xbb\xbftwo", "\xef\xbb"}));
   const auto report = prepare(text_options({a, file("empty", "")}));
   EXPECT_EQ(report.store.n_documents, 1u);
   EXPECT_EQ(report.store.n_empty_documents, 1u);
@@ -104,6 +107,9 @@ TEST_F(PrepareTest, CompressedInputsGiveTheSameDataset) {
 TEST_F(PrepareTest, Fasta) {
   const std::string input = file("a.fa", ">first record ACGT\nACgt\r\nNN rY\n;a comment\nA\n>empty\n>second\n\nTTTT");
   EXPECT_EQ(documents(fasta_options({input}, "dna")), (Strings{"ACGTNNRYA<document>", "TTTT<document>"}));
+  const std::string marked = file("marked.fa", "\xef\xbb\xbf>first\nACGT\n");
+  EXPECT_EQ(documents(fasta_options({marked}, "dna")), Strings{"ACGT<document>"});
+  EXPECT_EQ(guess_alphabet("\xef\xbb\xbf>Xerox\nACGT\n", "marked.fa"), "dna");
   const auto report = prepare(fasta_options({input}, "dna"));
   EXPECT_EQ(report.vocabulary, "dna");
   EXPECT_EQ(report.vocabulary_size, 16);

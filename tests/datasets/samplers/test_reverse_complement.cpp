@@ -117,6 +117,31 @@ TEST_F(ReverseComplementSources, WindowsPredictTheNextTokenOfTheOtherStrand) {
   EXPECT_EQ(plain.batch(first_index(true), 1).inputs, same.inputs);
 }
 
+// Without targets of next tokens, the other strand of a window has no token of the next window.
+TEST_F(ReverseComplementSources, WindowsOfMaskedTokensAreThoseOfTheFirstStrand) {
+  const TokenizedDataset data = dataset();
+  SamplerOptions options;
+  options.order = SamplerOptions::Order::sequential;
+  options.sequence_length = 4;
+  options.seed = 1;
+  options.next_tokens = false;
+  const Sampler plain(data, Split::train, options);
+  options.reverse_complement = true;
+  const Sampler sampler(data, Split::train, options);
+  std::size_t transformed = 0;
+  for (std::uint64_t index = 0; index + 1 < sampler.n_windows(); ++index) {  // the last one has padding
+    const Batch first = plain.batch(index, 1), other = sampler.batch(index, 1);
+    std::string expected = text(first, first.inputs), found = text(other, other.inputs);
+    transformed += expected != found;
+    if (expected != found)
+      for (char& letter : found) letter = std::string("TGCA|N")[std::string("ACGT|N").find(letter)];
+    std::sort(expected.begin(), expected.end());
+    std::sort(found.begin(), found.end());
+    EXPECT_EQ(found, expected) << index;
+  }
+  EXPECT_GT(transformed, 0u);
+}
+
 TEST_F(ReverseComplementSources, RowsOfDocuments) {
   const TokenizedDataset data = dataset();
   const DocumentSource source(

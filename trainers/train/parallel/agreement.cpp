@@ -37,6 +37,20 @@ std::vector<std::int32_t> ends(const TokenizedDataset& store, Split split) {
   return tokens;
 }
 
+template <class T>
+std::string hash_of(const std::vector<T>& values) {
+  const XXH128_hash_t hash = XXH3_128bits(values.data(), values.size() * sizeof(T));
+  return fmt::format("{:016x}{:016x}", hash.high64, hash.low64);
+}
+
+/// Of labeled data: the labels.
+Json labels_of(const TokenizedDataset& store) {
+  const LabelKind kind = store.label_kind();
+  if (kind == LabelKind::numbers) return hash_of(store.label_numbers());
+  if (kind == LabelKind::sets) return {hash_of(store.labels()), hash_of(store.label_ends())};
+  return hash_of(store.labels());
+}
+
 Json description(const Dataset& data) {
   Json json{{"vocabulary", data.vocabulary().to_json()}};
   const auto stores = data.stores();
@@ -44,6 +58,7 @@ Json description(const Dataset& data) {
     json["sizes"].push_back(data.size(split));
     if (stores.size() == 1) json["ends"].push_back(ends(*stores.front(), split));
   }
+  if (stores.size() == 1 && stores.front()->documents_per_label() > 0) json["labels"] = labels_of(*stores.front());
   if (stores.size() > 1) {
     for (const TokenizedDataset* store : stores) json["mixture"].push_back(description(*store));
     json["weights"] = data.weights();
@@ -131,7 +146,7 @@ void check_same_program(const ProcessGroup& group, const std::string& program) {
 void check_agreement(const ProcessGroup& group, const Settings& settings, const Dataset& data,
                      const TrainOptions* options) {
   if (group.is_alone()) return;
-  const auto [own, first] = both(group, {{"settings", to_json(settings)}, {"data", hash_of(description(data))}});
+  const auto [own, first] = both(group, {{"settings", to_json(settings)}, {"data", data_fingerprint(data)}});
   const Json here = own["settings"].flatten(), there = first["settings"].flatten();
   for (const std::string& key : keys_of(there, here)) {
     const bool is_in_both = here.contains(key) && there.contains(key);

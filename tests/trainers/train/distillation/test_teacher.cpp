@@ -1,5 +1,4 @@
-// Training with a teacher: initial weights, attention transfer layer by layer, distillation, and what each leaves
-// unchanged.
+// Training with a teacher: initial weights, attention transfer, distillation, and what each leaves unchanged.
 #include "trainers/train/distillation/teacher.h"
 
 #include <gmock/gmock.h>
@@ -10,6 +9,7 @@
 #include "framework/core/log.h"
 #include "tests/trainers/train/distillation/teacher_testing.h"
 #include "trainers/train/data_checks.h"
+#include "trainers/train/optimizer/learning_rate.h"
 #include "trainers/train/run/step_forecast.h"
 #include "trainers/train/trainer.h"
 
@@ -255,15 +255,14 @@ TEST_F(TeacherTest, AttentionTransferKeepsSoftmaxLayers) {
 TEST_F(TeacherTest, LayerWiseTrainsOneLayerAtATime) {
   const std::string first = "blocks.0.attention.query_key_value.weight",
                     second = "blocks.1.attention.query_key_value.weight";
-  // Weight decay must not change the layers that are not trained.
   Trainer one = student(transfer({"teacher.layers=layer_wise", "trainer.max_steps=10", "optimizer.weight_decay=0.1"}));
   const std::vector<float> untouched = values(one, second);
   std::vector<double> rates;
-  for (int step = 0; step < 5; ++step) rates.push_back(one.step().learning_rate);
-  EXPECT_EQ(values(one, second), untouched);
+  while (rates.size() < 5) rates.push_back(one.step().learning_rate);
+  EXPECT_EQ(values(one, second), untouched) << "without weight decay";
+  EXPECT_EQ(rates.back(), learning_rate(one.model().settings, 9)) << "the whole schedule";
   const std::vector<float> done = values(one, first);
-  for (int step = 0; step < 5; ++step)
-    EXPECT_EQ(one.step().learning_rate, rates[static_cast<std::size_t>(step)]) << step;
+  for (const double rate : rates) EXPECT_EQ(one.step().learning_rate, rate);
   EXPECT_EQ(values(one, first), done);
   EXPECT_NE(values(one, second), untouched);
 }
