@@ -42,6 +42,9 @@ void delay(int signal) {
 
 // Calls only async-signal-safe functions (signal-safety(7)).
 void remove_and_end(int signal) {
+  // Another signal, to another thread, waits for the end of the program.
+  static std::atomic_flag begun;
+  while (begun.test_and_set()) ::pause();
   // A directory can be removed when it is empty.
   for (bool removed = true; removed;) {
     removed = false;
