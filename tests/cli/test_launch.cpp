@@ -24,11 +24,14 @@ class LaunchCommand : public testing::WithProgram {
     arguments.insert(arguments.begin(), "launch");
     return furlong(arguments);
   }
-  /// Returns whether a process has a handler for a signal.
-  static bool catches(pid_t process, int signal) {
-    std::ifstream status("/proc/" + std::to_string(process) + "/status");
-    for (std::string line; std::getline(status, line);) {
-      if (line.starts_with("SigCgt:")) return (std::stoull(line.substr(7), nullptr, 16) >> (signal - 1) & 1) != 0;
+  /// Returns whether a process of this machine listens on a port.
+  static bool is_open(std::uint16_t port) {
+    for (const char* table : {"/proc/net/tcp", "/proc/net/tcp6"}) {
+      std::ifstream sockets(table);
+      for (std::string line; std::getline(sockets, line);) {
+        const std::size_t place = line.find(fmt::format(":{:04X} ", port));
+        if (place != std::string::npos && line.find(" 0A ", place) != std::string::npos) return true;  // 0A: listens
+      }
     }
     return false;
   }
@@ -93,19 +96,19 @@ TEST_F(LaunchCommand, ForwardsSignalAndReturnsExitStatus) {
 
 // The other rank never starts.
 TEST_F(LaunchCommand, SignalEndsTheWaitForOtherRanks) {
-  const std::vector<std::pair<const char*, std::string>> variables{
-      {"RANK", "0"},
-      {"WORLD_SIZE", "2"},
-      {"LOCAL_RANK", "0"},
-      {"LOCAL_WORLD_SIZE", "2"},
-      {"MASTER_ADDR", "127.0.0.1"},
-      {"MASTER_PORT", std::to_string(store_testing::free_port())},
-      {"FURLONG_JOB_SECRET", "of the test"}};
+  const std::uint16_t port = store_testing::free_port();
+  const std::vector<std::pair<const char*, std::string>> variables{{"RANK", "0"},
+                                                                   {"WORLD_SIZE", "2"},
+                                                                   {"LOCAL_RANK", "0"},
+                                                                   {"LOCAL_WORLD_SIZE", "2"},
+                                                                   {"MASTER_ADDR", "127.0.0.1"},
+                                                                   {"MASTER_PORT", std::to_string(port)},
+                                                                   {"FURLONG_JOB_SECRET", "of the test"}};
   for (const auto& [name, value] : variables) setenv(name, value.c_str(), 1);
   testing::Program program(folder_, {"train", (testing::source_directory() / "configs/copy_linear.yaml").string(),
                                      "--run-dir", path("run"), "--set", "parallel.timeout=5", "--set", "device=cpu"});
   for (const auto& [name, value] : variables) unsetenv(name);
-  program.wait_until([&] { return catches(program.process(), SIGUSR1); });
+  program.wait_until([&] { return is_open(port); });
   program.send(SIGTERM);
   const auto begin = std::chrono::steady_clock::now();
   const testing::Finished stopped = program.wait();
