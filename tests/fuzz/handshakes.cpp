@@ -1,5 +1,6 @@
 // Bytes from a stranger at the start of a job. The first byte chooses who hears them: the job store, a rank that
 // connects to the store, or a rank that other ranks connect to. Ranks with the secret must still find each other.
+#include <openssl/crypto.h>
 #include <poll.h>
 
 #include <array>
@@ -58,8 +59,10 @@ std::string received(const Socket& socket) {
 
 /// The store sends a challenge, and perhaps a refusal, and closes the connection.
 void tell_store(std::string_view bytes) {
-  // Never destroyed: OpenSSL's cleanup at exit comes first, and then loses the error state of the server's thread.
-  static const auto& server = *new furlong::StoreServer([] {
+  // OpenSSL first, so that its cleanup at exit comes after the end of the server's thread.
+  static const bool is_ready = OPENSSL_init_crypto(0, nullptr) == 1;
+  fuzzing::expect(is_ready, "OpenSSL does not start");
+  static const furlong::StoreServer server([] {
     furlong::StoreServerOptions options;
     options.secret = secret;
     options.world_size = 2;
