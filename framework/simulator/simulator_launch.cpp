@@ -1,4 +1,5 @@
 // Blocks, launches, and the fibers on which threads run.
+#include <pthread.h>
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -23,6 +24,15 @@ std::size_t stack_bytes() { return under_address_sanitizer() || under_thread_san
 Machine& machine() {
   static auto* const one = new Machine;  // leaked: launches may come from destructors of static objects
   return *one;
+}
+
+Machine::Machine() {
+  // ThreadSanitizer forgets all fibers in a forked process, which needs new ones.
+  if (under_thread_sanitizer()) pthread_atfork([] { machine().before_fork(); }, nullptr, nullptr);
+}
+
+void Machine::before_fork() {
+  if (running_ == nullptr) forget_fibers();
 }
 
 void Machine::make_fiber() {

@@ -65,6 +65,7 @@ struct KernelAborted {};
 /// The single simulated GPU. A launch runs its blocks one after another and interleaves the threads of a block.
 class Machine {
  public:
+  Machine();
   void run(dim3 grid, dim3 block, std::size_t dynamic_bytes, const Site& launch_site, void (*body)(void*),
            void* context);
 
@@ -89,6 +90,7 @@ class Machine {
   void make_fiber();
   Fiber& fiber_for(const Thread& thread);
   void forget_fibers();
+  void before_fork();
   void end_thread();
   void next_thread();
   void leave_block();

@@ -74,9 +74,10 @@ def interrupt(array, task):
         60,
         lambda: f"task {task} back in the queue; its log: {array.log(task)}",
     )
-    saved = re.search(rf"={RATES[task - 1]} +stopped +(\d+)/{STEPS}", array.log(task))
-    jobs.expect(saved, f"nothing was saved:\n{array.log(task)}")
-    return int(saved[1])
+    checkpoints = (array.metrics(task).parent / "checkpoints").glob("step_????????.h5")
+    saved = max((int(path.stem.removeprefix("step_")) for path in checkpoints), default=0)
+    jobs.expect(saved > 0 and "stopped by a signal, saved" in array.log(task), f"nothing was saved:\n{array.log(task)}")
+    return saved
 
 
 def main():
