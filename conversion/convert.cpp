@@ -423,18 +423,12 @@ std::string approximation_text(const std::vector<HeadApproximation>& heads) {
 }  // namespace
 
 double attention_flops_per_token(const Settings& settings, std::int64_t n) {
-  const layers::AttentionConfig whole = layers::attention_config(settings.model);
+  layers::AttentionConfig config = layers::attention_config(settings.model);
   double total = 0;
   for (const std::vector<std::string>& heads : head_mechanisms(settings.model)) {
-    std::map<std::string, std::int64_t> counts;
-    for (const std::string& name : heads) ++counts[name];
-    for (const auto& [name, n_heads] : counts) {
-      layers::AttentionConfig part = whole;
-      part.n_heads = n_heads;
-      part.n_kv_heads = std::max<std::int64_t>(n_heads * whole.n_kv_heads / whole.n_heads, 1);
-      const layers::AttentionCost cost = layers::mechanism_info(name).cost(part, n);
-      total += cost.forward + cost.maps;
-    }
+    config.head_mechanisms = heads;
+    const layers::AttentionCost cost = layers::attention_cost(config, n);
+    total += cost.forward + cost.maps;
   }
   return total / static_cast<double>(n);
 }

@@ -8,6 +8,9 @@
 
 namespace furlong {
 
+/// With which some editors begin UTF-8 files. It is not text.
+inline constexpr std::string_view byte_order_mark = "\xef\xbb\xbf";
+
 /// Returns a file's name without .gz, .xz or .zst at its end.
 std::string_view without_compression(std::string_view file_name);
 

@@ -5,6 +5,7 @@
 #include <cctype>
 #include <vector>
 
+#include "datasets/prepare/byte_source.h"
 #include "datasets/prepare/document_encoder.h"
 #include "datasets/prepare/input_checks.h"
 #include "framework/core/error.h"
@@ -12,8 +13,6 @@
 namespace furlong {
 
 namespace {
-
-constexpr std::string_view byte_order_mark = "\xef\xbb\xbf";
 
 /// Returns a letter as errors show it.
 std::string quoted(unsigned char byte) {

@@ -366,7 +366,6 @@ class LabeledReader : public DocumentReader {
 
   /// Whether the end of the current line is inside a quoted field.
   bool is_inside_quotes() {
-    constexpr std::string_view byte_order_mark = "\xef\xbb\xbf";
     if (first_line_ == 1 && scanned_ == 0 && record_.starts_with(byte_order_mark))
       record_.erase(0, byte_order_mark.size());
     for (; csv_ && scanned_ < record_.size(); ++scanned_) quotes_.take(record_[scanned_]);

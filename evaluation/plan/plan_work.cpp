@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <map>
 
 #include "layers/blocks/block.h"
 
@@ -32,19 +31,9 @@ Products plain_linear(const layers::ModelConfig& model, double inner, double out
 
 /// Operations of attention in one layer for n tokens: one sequence, or a segment of it.
 Products attention(const layers::AttentionConfig& config, std::int64_t n, bool is_segment) {
-  std::map<std::string, std::int64_t> heads;
-  for (const std::string& name : config.head_mechanisms) ++heads[name];
-  if (heads.empty()) heads[config.mechanism] = config.n_heads;
-  Products sum;
-  for (const auto& [name, n_heads] : heads) {
-    layers::AttentionConfig part = config;
-    part.n_heads = n_heads;
-    part.n_kv_heads = n_heads * config.n_kv_heads / config.n_heads;
-    const layers::AttentionCost cost = layers::mechanism_info(name).cost(part, n);
-    sum += {cost.forward + cost.maps, cost.with_backward - cost.forward + 2 * cost.maps};
-    if (is_segment) sum += {cost.segment, cost.segment};
-  }
-  return sum;
+  const layers::AttentionCost cost = layers::attention_cost(config, n);
+  const double segment = is_segment ? cost.segment : 0;
+  return {cost.forward + cost.maps + segment, cost.with_backward - cost.forward + 2 * cost.maps + segment};
 }
 
 /// Operations of a block's linear maps per token.

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <sstream>
 
 #include "framework/core/lower_case.h"
@@ -67,6 +68,24 @@ std::string attention_name_hint(const std::string& name) {
   const AttentionName* const found = find_attention_name(name);
   if (!found) return {};
   return fmt::format("did you mean mechanism: {} with feature_map: {}?", found->mechanism, found->feature_map);
+}
+
+AttentionCost attention_cost(const AttentionConfig& config, std::int64_t n) {
+  std::map<std::string, std::int64_t> heads;
+  for (const std::string& name : config.head_mechanisms) ++heads[name];
+  if (heads.empty()) heads[config.mechanism] = config.n_heads;
+  AttentionCost sum;
+  for (const auto& [name, n_heads] : heads) {
+    AttentionConfig part = config;
+    part.n_heads = n_heads;
+    part.n_kv_heads = n_heads * config.n_kv_heads / config.n_heads;
+    const AttentionCost cost = mechanism_info(name).cost(part, n);
+    sum.forward += cost.forward;
+    sum.with_backward += cost.with_backward;
+    sum.maps += cost.maps;
+    sum.segment += cost.segment;
+  }
+  return sum;
 }
 
 std::vector<std::string> mechanisms_where(const std::function<bool(const MechanismInfo&)>& wanted) {

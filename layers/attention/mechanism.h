@@ -120,6 +120,9 @@ const std::vector<MechanismInfo>& attention_mechanisms();
 const MechanismInfo* find_mechanism(const std::string& name);
 /// Returns a mechanism by name. Throws UserError listing the known names if it is unknown.
 const MechanismInfo& mechanism_info(const std::string& name);
+/// Returns the cost of one sequence of n tokens through all heads, which may have different mechanisms
+/// (config.head_mechanisms).
+AttentionCost attention_cost(const AttentionConfig& config, std::int64_t n);
 /// Returns the names of the mechanisms for which `wanted` returns true.
 std::vector<std::string> mechanisms_where(const std::function<bool(const MechanismInfo&)>& wanted);
 

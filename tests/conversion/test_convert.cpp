@@ -356,8 +356,10 @@ TEST_F(Convert, MeasuresModelsWithoutOutputLayer) {
   EXPECT_EQ(result.approximation.size(), 4U);
   EXPECT_GT(result.fold->largest_logit, 0.1);
   options.attention = "auto";
-  options.cost_at = 1 << 20;
   options.target_error = 0.5;
+  const ConversionResult short_text = convert(options);
+  EXPECT_EQ(short_text.automatic->length, short_text.cost_length) << "of the sequences, not of the longest row";
+  options.cost_at = 1 << 20;
   EXPECT_TRUE(convert(options).automatic->map);
 }
 

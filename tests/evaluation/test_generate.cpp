@@ -304,6 +304,18 @@ TEST(Generate, StopsBeforeStopToken) {
   EXPECT_EQ(heard.size(), 10u);
 }
 
+TEST(Generate, FirstTokensAreNotInTheRate) {
+  Model model = small_model({"model.attention.mechanism=linear"});
+  GenerateOptions options;
+  options.samples = 3;
+  options.max_tokens = 5;
+  const Generated many = generate(model, {1}, options);
+  EXPECT_EQ(many.tokens(), 15);
+  EXPECT_NEAR(many.tokens_per_second() * many.seconds, 12, 1e-9);
+  options.max_tokens = 1;
+  EXPECT_EQ(generate(model, {1}, options).tokens_per_second(), 0);
+}
+
 TEST(Generate, OnlyKeyValueCacheGrowsWithLength) {
   GenerateOptions few, many;
   few.max_tokens = 5;

@@ -86,11 +86,17 @@ class RunResumeTest : public testing::WithTemporaryFolder {
       behind(group, trainer);
     });
   }
+  static TrainOptions resume_never() {
+    TrainOptions options;
+    options.resume = TrainOptions::Resume::never;
+    return options;
+  }
   Settings settings(const std::vector<std::string>& more = {}) const {
     return testing::small_settings(store, more).settings;
   }
 
   std::string store;
+  const TrainOptions never = resume_never();
 };
 
 // Rank 1 would save at once if the run is finished; rank 0, still looking for orphans, would remove its shard.
@@ -127,8 +133,6 @@ TEST_F(RunResumeTest, KeepsBestCheckpointUntilAllRanksHaveReadIt) {
 
 TEST_F(RunResumeTest, ResumeNeverKeepsEarlierRunUntilAllRanksCanStart) {
   train(4);
-  TrainOptions never;
-  never.resume = TrainOptions::Resume::never;
   const auto late = [&](int rank) {
     if (rank == 0) return;
     std::this_thread::sleep_for(1s);
@@ -140,8 +144,6 @@ TEST_F(RunResumeTest, ResumeNeverKeepsEarlierRunUntilAllRanksCanStart) {
 
 TEST_F(RunResumeTest, RestartOfTorchrunRemovesNothing) {
   train(4);
-  TrainOptions never;
-  never.resume = TrainOptions::Resume::never;
   ASSERT_EQ(setenv("TORCHELASTIC_RESTART_COUNT", "1", 1), 0);
   EXPECT_THAT(testing::message_of<UserError>([&] { run("run", {}, never); }),
               HasSubstr("--resume never: torchrun has started this job again"));
@@ -182,8 +184,6 @@ TEST_F(RunResumeTest, RanksAgreeOnPathsThatAreNotUtf8) {
 
 TEST_F(RunResumeTest, ResumeNeverKeepsEarlierRunIfItsFilesCannotBeWritten) {
   train(4);
-  TrainOptions never;
-  never.resume = TrainOptions::Resume::never;
   const std::set<std::string> before = names_in(checkpoints());
   const std::string metrics = content(path("run/metrics.jsonl"));
   for (const char* name : {"config.yaml", "tensorboard"}) {
@@ -256,8 +256,6 @@ TEST_F(RunResumeTest, ReplacesNoFileOfItsUser) {
 
 TEST_F(RunResumeTest, ResumeNeverKeepsEarlierRunUntilTheNewOneCanStart) {
   train(4);
-  TrainOptions never;
-  never.resume = TrainOptions::Resume::never;
   const std::set<std::string> before = names_in(checkpoints()), events = names_in(path("run/tensorboard"));
   const std::string metrics = content(path("run/metrics.jsonl"));
   EXPECT_THAT(testing::message_of<UserError>([&] { run("run", {"model.weights=" + path("typo.h5")}, never); }),
@@ -286,8 +284,7 @@ TEST_F(RunResumeTest, ResumeNeverKeepsEarlierRunUntilTheNewOneCanStart) {
 
 TEST_F(RunResumeTest, JobThatStartsAgainContinuesItsOwnRun) {
   train(4);
-  TrainOptions never, other;
-  never.resume = TrainOptions::Resume::never;
+  TrainOptions other;
   other.resume = TrainOptions::Resume::path;
   other.checkpoint = path("run");
   setenv("FURLONG_RESUME_ID", "42", 1);
