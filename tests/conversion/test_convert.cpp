@@ -8,6 +8,8 @@
 #include "conversion/attention_request.h"
 #include "framework/core/log.h"
 #include "tests/conversion/convert_testing.h"
+#include "tests/trainers/training.h"
+#include "trainers/train/trainer.h"
 
 namespace furlong {
 namespace {
@@ -357,10 +359,28 @@ TEST_F(Convert, MeasuresModelsWithoutOutputLayer) {
   EXPECT_GT(result.fold->largest_logit, 0.1);
   options.attention = "auto";
   options.target_error = 0.5;
-  const ConversionResult short_text = convert(options);
-  EXPECT_EQ(short_text.automatic->length, short_text.cost_length) << "of the sequences, not of the longest row";
   options.cost_at = 1 << 20;
   EXPECT_TRUE(convert(options).automatic->map);
+}
+
+// Rows are padded to the longest of a batch, which depends on the first documents.
+TEST_F(Convert, AutoComparesCostsAtTheLengthOfSequences) {
+  const std::string texts =
+      write_texts(path("texts.h5"), std::vector<std::string>(40, "a short text"), "0.5,0.25,0.25");
+  const TokenizedDataset data = TokenizedDataset::open(texts);
+  const Settings settings = small_settings(texts, {"model.architecture=encoder", "objective.name=masked_tokens",
+                                                   "data.sampler=documents", "data.sequence_length=200"})
+                                .settings;
+  Trainer(settings, data, Device{}).save(path("encoder.h5"));
+  ConvertOptions options;
+  options.source = path("encoder.h5");
+  options.destination = path("out.h5");
+  options.data = ObservedBatches{.store = texts};
+  options.attention = "auto";
+  options.target_error = 0.5;
+  const ConversionResult result = convert(options);
+  EXPECT_EQ(result.automatic->length, 200);
+  EXPECT_EQ(result.cost_length, 200);
 }
 
 TEST_F(Convert, AutoKeepsErrorsWithinTarget) {
