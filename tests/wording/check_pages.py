@@ -6,7 +6,8 @@ Reads every tracked *.md; with --installed those that cmake installs from the bu
 A link is [text](target) or [name]: target outside code. A target without a scheme must be a
 file or folder of the tree; its anchor must be a heading of that page, spelled as GitHub does. Every page of docs/ must
 be reachable from docs/README.md. In `FILE` (`name`) and `Name` (`FILE`) the file must contain the name; without
-capitals the second form is not checked. Also finds lines and table cells of more than 200 characters.
+capitals the second form is not checked. Also finds lines of prose of more than 100 characters, unless they hold a URL
+or an image, and table cells of more than 200.
 Exit status: 0 none found, 1 some found (one line each: file, line, problem)."""
 
 import os
@@ -18,7 +19,7 @@ import tempfile
 import urllib.parse
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-MOST_CHARACTERS = 200
+MOST_IN_LINE, MOST_IN_CELL = 100, 200
 FENCE = re.compile(r"^ {0,3}(```+|~~~+)")
 CODE_SPAN = re.compile(r"(`+)(?!`).*?(?<!`)\1(?!`)")
 # The text of a link may be an image, whose own target counts too.
@@ -86,15 +87,15 @@ def links(text: str) -> list[tuple[int, str]]:
 
 
 def too_long(text: str) -> list[tuple[int, str]]:
-    """(line, problem) of lines and table cells over MOST_CHARACTERS; code is exempt."""
+    """(line, problem) of long lines and table cells. Code is exempt, and lines with a URL or an image."""
     found = []
     for number, line in prose_lines(text):
-        cells = [cell.strip() for cell in CELL_BORDER.split(line)[1:-1]] if line.lstrip().startswith("|") else []
-        longest = max(map(len, cells), default=0)
-        if longest > MOST_CHARACTERS:
-            found.append((number, f"a table cell of {longest} characters; at most {MOST_CHARACTERS}"))
-        elif len(line) > MOST_CHARACTERS:
-            found.append((number, f"{len(line)} characters; at most {MOST_CHARACTERS}"))
+        if line.lstrip().startswith("|"):
+            longest = max((len(cell.strip()) for cell in CELL_BORDER.split(line)[1:-1]), default=0)
+            if longest > MOST_IN_CELL:
+                found.append((number, f"a table cell of {longest} characters; at most {MOST_IN_CELL}"))
+        elif len(line) > MOST_IN_LINE and "://" not in line and "![" not in line:
+            found.append((number, f"{len(line)} characters; at most {MOST_IN_LINE}"))
     return found
 
 
@@ -159,7 +160,8 @@ def self_test() -> None:
                           "(page.md#two) [s](#same-1) [t](#same-2)\n```\n[x](nowhere.md)\n```\n"
                           "[web](https://example.org/x#y)\n",
         "docs/page.md": "# One\n\n![picture](images/none.svg) [up](../README.md)\n[r]\n\n[r]: gone.md\n\n"
-                        f"| a | {'x' * 201} |\n\n{'y' * 201}\n",
+                        f"| a | {'x' * 201} |\n\n{'y' * 101}\n\n{'z' * 100}\n"
+                        f"| a | {'x' * 200} |\n\n[{'u' * 100}](https://example.org)\n![{'p' * 100}](../README.md)\n",
         "docs/lost.md": "# Lost\n\n[folder](../docs)\n",
         "docs/names.md": "# Names\n\n[up](README.md) `src/code.h` (`call`), `src/code.h` (`cal`), `Type`\n(`src/code.h`), "
                          "`Kind`\n(`src/code.h`), `kind` (`src/code.h`), `src/gone.h` (`x`), `far/code.h` (`x`)\n",
@@ -174,7 +176,7 @@ def self_test() -> None:
     expected = ["README.md:2: the link to 'docs/missing.md'", "docs/README.md:7: the link to 'page.md#two'",
                 "docs/README.md:8: the link to '#same-2'", "docs/page.md:3: the link to 'images/none.svg'",
                 "docs/page.md:6: the link to 'gone.md'", "docs/page.md:8: a table cell of 201 characters",
-                "docs/page.md:10: 201 characters", "docs/lost.md: no link leads here",
+                "docs/page.md:10: 101 characters", "docs/lost.md: no link leads here",
                 "docs/names.md:3: `src/code.h` does not contain `cal`",
                 "docs/names.md:4: `src/code.h` does not contain `Kind`", "docs/names.md:5: `src/gone.h` is missing",
                 "docs/names.md: no link leads here"]
