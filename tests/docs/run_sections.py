@@ -42,6 +42,9 @@ class Section:
 
 
 SECTIONS = {
+    "attention": Section("attention.md", "## On your own tensors: furlong attend, furlong bench", "",
+                         ["h5py", "numpy"], """for file in out exact steps; do [[ -s $file.h5 ]] || exit 1; done
+"""),
     "file_formats": Section("file_formats.md", "### Reading a tensor in Python",
                             "furlong train my.yaml --run-dir runs/my", ["h5py", "numpy"],
                             "assert values.dtype == 'float32' and values.shape[1] == 16"),
