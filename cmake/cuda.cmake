@@ -28,7 +28,7 @@ function(furlong_find_nvcc)
   if(CMAKE_CUDA_COMPILER)
     set(FURLONG_NVCC "${CMAKE_CUDA_COMPILER}" CACHE FILEPATH "CUDA's compiler" FORCE)
   elseif(DEFINED ENV{CUDACXX})
-    set(FURLONG_NVCC "$ENV{CUDACXX}" CACHE FILEPATH "CUDA's compiler")
+    set(FURLONG_NVCC "$ENV{CUDACXX}" CACHE FILEPATH "CUDA's compiler" FORCE)
   endif()
   find_program(FURLONG_NVCC nvcc HINTS ${places} PATHS /usr/local/cuda/bin ${installed} /opt/cuda/bin
     DOC "CUDA's compiler")

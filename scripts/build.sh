@@ -38,6 +38,12 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 folder=build/$preset
 log=$folder/build.log
 mkdir -p "$folder"
+# Two builds in one folder would overwrite each other's files. On a file system without locks they still may.
+exec 9>"$folder/.lock"
+flock --nonblock --conflict-exit-code 9 9 || (( $? != 9 )) || {
+  echo "build: waiting for another build in $folder" >&2
+  flock 9
+}
 
 # A compiler takes up to about 1 GiB, so machines with many cores and little memory run fewer.
 memory_gib=$(awk '/^MemAvailable:/ { print int($2 / 1048576) }' /proc/meminfo)
@@ -53,17 +59,27 @@ fail() {
   exit 1
 }
 
+# Prints a variable of the folder's earlier configuration.
+cached() { sed -n "s/^$1:[A-Z]*=//p" "$folder/CMakeCache.txt" 2>/dev/null || true; }
+# A copied or moved tree brings the configuration of another place, whose sources it would build.
+fresh=()
+source=$(cached CMAKE_HOME_DIRECTORY)
+if [[ -n $source && ! $source -ef . ]]; then fresh=(--fresh); fi
+
 # Whether the folder is configured with these settings.
 configured() {
-  local setting
+  local setting nvcc
   [[ $folder/build.ninja -nt CMakePresets.json ]] || return 1
+  (( ! ${#fresh[@]} )) || return 1
+  nvcc=$(cached FURLONG_NVCC)
+  [[ -z ${CUDACXX:-} || -z $nvcc || $nvcc == "$CUDACXX" ]] || return 1
   for setting in "${settings[@]}"; do
     grep -q "^${setting%%=*}:[A-Z]*=${setting#*=}$" "$folder/CMakeCache.txt" || return 1
   done
 }
 if ! configured; then
   echo "build: configuring $folder; the first build takes some minutes" >&2
-  cmake --preset "$preset" "${settings[@]/#/-D}" >"$log" 2>&1 || fail "configuration failed"
+  cmake --preset "$preset" "${fresh[@]}" "${settings[@]/#/-D}" >"$log" 2>&1 9>&- || fail "configuration failed"
   sed -n 's/^-- CUDA engine: /build: CUDA engine: /p' "$log" >&2
 fi
 
@@ -81,4 +97,4 @@ show_progress() {
   done 3>"$log"
   if [[ -t 2 ]] && (( shown >= 0 )); then printf '\r\e[K' >&2; fi
 }
-ninja -C "$folder" -j "$jobs" "$target" 2>&1 | show_progress || fail "compilation failed"
+ninja -C "$folder" -j "$jobs" "$target" 2>&1 9>&- | show_progress || fail "compilation failed"

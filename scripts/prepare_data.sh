@@ -104,14 +104,18 @@ fi
 if [[ $name == fashion* && ! -e $data/fashion_test_labels.idx ]] || [[ -n $source && ! -e $source ]]; then
   "$root/scripts/fetch_data.sh" "${name%%_@(tokens|sections|pairs|passages|train|test)}" --cache "$data" >&2
 fi
+partial=''  # of this process: another one may prepare the same
+trap '[[ -z $partial ]] || rm -rf "$partial"' EXIT
 if [[ $name == manual_pages && ! -e $source ]]; then
-  rm -rf "$source.partial" && mkdir "$source.partial"
-  tar --extract --file "$source.tar" --directory "$source.partial" --strip-components 1
-  mv "$source.partial" "$source"
+  partial=$(mktemp --directory "$source.XXXXXX.partial")
+  mkdir "$partial/pages"
+  tar --extract --file "$source.tar" --directory "$partial/pages" --strip-components 1
+  mv --no-target-directory "$partial/pages" "$source" 2>/dev/null || [[ -e $source ]]
 fi
 if [[ $name == kjv_* && ! -e $source ]]; then
-  awk -f "$root/scripts/label_kjv.awk" -v task="${name#kjv_}" "$data/kjv.txt" >"$source.partial"
-  mv "$source.partial" "$source"
+  partial=$(mktemp --directory "$source.XXXXXX.partial")
+  awk -f "$root/scripts/label_kjv.awk" -v task="${name#kjv_}" "$data/kjv.txt" >"$partial/text"
+  mv "$partial/text" "$source"
 fi
 if [[ $name == kjv_tokens && ! -e $data/kjv.model ]]; then
   head -c 3743750 "$source" | "$furlong" prepare tokenizer - --vocabulary-size 2048 --output "$data/kjv.model" >&2

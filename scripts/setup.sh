@@ -70,8 +70,13 @@ else
   exit 2
 fi
 
+# sudo drops the variables of a proxy.
+proxies=()
+for name in http_proxy https_proxy no_proxy; do
+  [[ -z ${!name:-} ]] || proxies+=("$name=${!name}")
+done
 apt() {
-  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive "${proxies[@]}" \
     apt-get --quiet --quiet -o Acquire::Retries=3 -o DPkg::Lock::Timeout=120 "$@"
 }
 # A fresh image has no package lists and old lists have outdated versions, so a failed installation is repeated after an

@@ -23,7 +23,8 @@
 #                      separated by commas. Reports those that this CPU lacks (FURLONG_CPU_ISA,
 #                      docs/internals/numerics.md)
 # Ends with `N passed, N failed, N skipped`, which counts a test once for each run of it, and lists failed and skipped
-# tests. Exit status: 0 all passed, 1 a failure, 2 invalid arguments.
+# tests. A part that this machine cannot run counts as skipped; if none can run, that is a failure.
+# Exit status: 0 all passed, 1 a failure, 2 invalid arguments.
 set -euo pipefail
 shopt -s nullglob
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -61,9 +62,13 @@ done
 if [[ -n $filter ]] && (( ${#parts[@]} )) && [[ ! " ${parts[*]} " =~ \ (tests|asan|tsan)\  ]]; then
   stop "--filter selects tests, and ${parts[*]} has none; expected tests, asan or tsan among --parts"
 fi
+for python in ${FURLONG_TRANSFORMERS_PYTHON:-}; do
+  type -P "$python" >/dev/null || stop "FURLONG_TRANSFORMERS_PYTHON: there is no program '$python'"
+done
 
 failed=()
 timings=()
+ran=false
 outcomes=$(mktemp)
 reporter=
 trap 'rm -f "$outcomes"; [[ -z $reporter ]] || kill "$reporter" 2>/dev/null || true' EXIT
@@ -75,7 +80,13 @@ phase() {
   "$@" || status=$?
   timings+=("$(printf '%5d s  %s%s' $(( SECONDS - begin )) "$name" "$( (( status == 0 )) || echo '  FAILED')")")
   (( status == 0 )) || failed+=("$name")
+  [[ $name == packages || $name == build* ]] || ran=true
   return "$status"
+}
+# not_run NAME REASON: a part that this machine cannot run counts as a skipped test.
+not_run() {
+  printf '\n== %s\nnot run: %s\n' "$1" "$2"
+  echo "skipped $1 ($2)" >>"$outcomes"
 }
 
 # Converts GoogleTest patterns to a regular expression for ctest's names.
@@ -187,8 +198,14 @@ export OMP_WAIT_POLICY=passive
 
 # tests_with ISA FILTER PROGRAMS: run_tests with that instruction set if this CPU has it.
 tests_with() {
-  if ! FURLONG_CPU_ISA=$1 build/release/bin/furlong --version >/dev/null 2>&1; then
-    printf '\n== tests with %s\nnot run: this CPU lacks it\n' "$1"
+  local status=0 message
+  message=$(FURLONG_CPU_ISA=$1 build/release/bin/furlong --version 2>&1) || status=$?
+  if (( status == 2 )); then
+    not_run "tests with $1" "this CPU lacks it"
+    return
+  elif (( status )); then
+    printf '\n== tests with %s\n%s\n' "$1" "$message"
+    failed+=("tests with $1: furlong --version ends with status $status")
     return
   fi
   phase "tests with $1" run_tests release "$2" "$3" env "FURLONG_CPU_ISA=$1" || true
@@ -199,7 +216,7 @@ sanitized() {
   # Four threads even with fewer cores, and one inside oneDNN, whose threads the sanitizers do not track. Tests that
   # fork may run after tests that left waiting threads, and a rank that fails ends without joining its own.
   local environment=(env FURLONG_POOL_THREADS=4 OMP_NUM_THREADS=1 UBSAN_OPTIONS=print_stacktrace=1
-    "TSAN_OPTIONS=suppressions=$PWD/scripts/tsan.supp halt_on_error=1 second_deadlock_stack=1 die_after_fork=0 \
+    "TSAN_OPTIONS=suppressions='$PWD/scripts/tsan.supp' halt_on_error=1 second_deadlock_stack=1 die_after_fork=0 \
 report_thread_leaks=0")
   # ThreadSanitizer's shadow memory conflicts with the wide address randomization of recent kernels.
   if [[ $1 == tsan ]] && setarch --addr-no-randomize true 2>/dev/null; then
@@ -217,8 +234,7 @@ exports_in_transformers() {
       phase "exported models in transformers, $python" \
         "$python" -B tests/parity/transformers_export.py --furlong build/release/bin/furlong || true
     else
-      printf '\n== exported models in transformers, %s\nnot run: it lacks packages of %s\n' "$python" \
-        tests/parity/requirements.txt
+      not_run "exported models in transformers, $python" "it lacks packages of tests/parity/requirements.txt"
     fi
   done
 }
@@ -239,7 +255,7 @@ kernel_cost() {
   if cmake --build build/release --target help | grep '\bsass_cost\b' >/dev/null; then
     phase "kernel cost" cmake --build build/release --target sass_cost || true
   else
-    printf '\n== kernel cost\nnot run: the build has no CUDA engine, or nvdisasm is missing\n'
+    not_run "kernel cost" "the build has no CUDA engine, or nvdisasm is missing"
   fi
 }
 
@@ -247,7 +263,7 @@ fuzzing() {
   if type -P clang++ >/dev/null; then
     phase "fuzzing" tests/fuzz/run.sh each 300 || true
   else
-    printf '\n== fuzzing\nnot run: clang++ is missing\n'
+    not_run "fuzzing" "clang++ is missing"
   fi
 }
 
@@ -274,7 +290,7 @@ simulator_tests() {
   local programs='^test_(framework|layers|trainers|evaluation)\.'
   if ! build/release/bin/test_framework --gtest_list_tests '--gtest_filter=*/simulated*' 2>/dev/null |
     grep . >/dev/null; then
-    printf '\n== simulator\nnot run: the build has no kernels, because there is no CUDA toolkit\n'
+    not_run "simulator" "the build has no kernels, because there is no CUDA toolkit"
     return
   fi
   phase "simulator" run_tests release '*/simulated*' "$programs" \
@@ -314,7 +330,7 @@ for part in "${parts[@]}"; do
   if [[ $part =~ ^(asan|tsan|fuzz)$ || $built == yes ]]; then run_part "$part"; fi
 done
 
-if [[ ! -s $outcomes && " ${parts[*]} " =~ \ (tests|simulator|asan|tsan)\  ]]; then failed+=("no test ran"); fi
+$ran || failed+=("no test ran")
 printf '\n== time\n'
 printf '%s\n' "${timings[@]}"
 grep '^failed ' "$outcomes" || true

@@ -10,6 +10,7 @@
 # the old or the new one; after the next start it is the new one, bit for bit. Prints a line for each kill, and a table.
 # Exit status: 0 all equal, 1 a difference, 2 invalid arguments.
 set -euo pipefail
+export LC_ALL=C  # decimal points in EPOCHREALTIME
 
 furlong=$(realpath -e "${1:?no program given: tests/kills.sh FURLONG [KILLS=20] [SEED]}")
 kills=${2:-20}

@@ -80,7 +80,7 @@ def measure(arguments, folder, result):
         settings = {f"model__attention__{key}": value for key, value in keys.items()}
         if name == "favor_positive":
             settings["model__attention__n_features"] = arguments.features
-        lines, seconds = reproduction.train(folder, name, arguments.threads, CONFIG.format(**values), **settings)
+        lines, seconds = reproduction.train_whole(folder, name, arguments.threads, CONFIG.format(**values), **settings)
         found = json.loads(
             reproduction.furlong(
                 *("evaluate", folder / name, "--data", test, "--split", "train", "--json"),

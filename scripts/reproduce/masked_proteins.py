@@ -74,7 +74,8 @@ def measure(arguments, folder, result):
         for attention in ("softmax", *arguments.maps):
             run = f"{attention}_{length}"
             settings = settings_of(arguments, attention)
-            lines, seconds = reproduction.train(folder, run, arguments.threads, CONFIG.format(**values), **settings)
+            config = CONFIG.format(**values)
+            lines, seconds = reproduction.train_whole(folder, run, arguments.threads, config, **settings)
             found = json.loads(
                 reproduction.furlong(
                     *("evaluate", folder / run, "--split", "test", "--json", "--threads", arguments.threads),

@@ -106,7 +106,29 @@ def train(folder, name, threads, config, *words, **settings):
     path.write_text(config)
     words = ("train", path, "--run-dir", folder / name, "--json", *words)
     _, seconds = processor_seconds(*words, threads=threads, **settings)
-    return [json.loads(line) for line in (folder / name / "metrics.jsonl").read_text().splitlines()], seconds
+    return metrics(folder / name), seconds
+
+
+def train_whole(folder, name, *words, **settings):
+    """train() for scripts that report its seconds, which an interruption must not shorten: started again with --work,
+    a stopped run begins again, and a finished one keeps its seconds."""
+    file = folder / f"{name}.seconds"
+    seconds = measured_once(file, lambda: train(folder, name, *words, "--resume", "never", **settings)[1])
+    return metrics(folder / name), seconds
+
+
+def metrics(run):
+    """The lines of a run's metrics.jsonl."""
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def measured_once(file, measure):
+    """The number in `file`; if there is none, the number that measure() returns, which is kept there."""
+    if not file.exists():
+        temporary = file.with_name(file.name + ".partial")
+        temporary.write_text(repr(measure()))
+        temporary.replace(file)
+    return float(file.read_text())
 
 
 def choices(*path):

@@ -182,7 +182,7 @@ keep() {
     (( bytes += $(stat -c %s "$file") ))
     (( bytes <= 280000 )) || break
     cp "$file" "$corpus/$target/"
-  done < <(find "$merged" -type f -printf '%s %p\n' | sort -n | cut -d ' ' -f 2)
+  done < <(find "$merged" -type f -printf '%s %p\n' | sort -n | cut -d ' ' -f 2-)
   local seconds executions edges
   sums "$target"
   write_sums "$target" "$kept"
