@@ -13,6 +13,7 @@
 #include "cli/bench_model.h"
 #include "cli/command_line.h"
 #include "cli/common_options.h"
+#include "cli/held_output.h"
 #include "cli/json_output.h"
 #include "evaluation/bench/bench_attention.h"
 #include "framework/core/device.h"
@@ -163,7 +164,10 @@ void run(BenchArguments& options) {
   check_memory(bench, machine);
   const std::vector<BenchAttentionOptions> cases = cases_of(options);
   std::optional<AtomicFile> file;  // created before the work, so that a wrong path fails early
-  if (!options.json.empty()) file.emplace(options.json);
+  if (!options.json.empty()) {
+    refuse_replacing_data(options.json, "--json-file");
+    file.emplace(options.json);
+  }
   std::optional<PeakRate> peak;
   if (bench.dtype != DType::float64) peak.emplace(bench.dtype, bench.device);
   fmt::print("{} head{} of {}, batch {}, {}, {}; {} thread{}\n", bench.config.n_heads,

@@ -9,6 +9,7 @@
 
 #include "cli/attention_options.h"
 #include "cli/common_options.h"
+#include "cli/held_output.h"
 #include "cli/in_job.h"
 #include "cli/json_output.h"
 #include "evaluation/bench/bench_comm.h"
@@ -18,6 +19,7 @@
 #include "framework/core/parallel.h"
 #include "framework/core/version.h"
 #include "framework/io/atomic_file.h"
+#include "trainers/train/data_checks.h"
 #include "trainers/train/parallel/agreement.h"
 
 namespace furlong::command_line {
@@ -89,10 +91,14 @@ Json as_json(const BenchCommTraining& training) {
 }
 
 void measure(const BenchCommArguments& options, const ProcessGroup& group) {
-  std::optional<AtomicFile> file;  // created before the work, so that a wrong path fails early
-  if (group.is_first() && !options.json.empty()) file.emplace(options.json);
   const std::optional<LoadedSettings> loaded =
       options.config.empty() ? std::nullopt : std::optional(load_settings(options.config, options.overrides));
+  std::optional<AtomicFile> file;  // created before the work, so that a wrong path fails early
+  if (group.is_first() && !options.json.empty()) {
+    if (loaded) refuse_replacing_inputs(input_files(*loaded), options.json, "--json-file");
+    refuse_replacing_data(options.json, "--json-file");
+    file.emplace(options.json);
+  }
   if (loaded && group.is_first()) log_warnings(*loaded);
   check_same_program(group);
   check_same(group, {{"--bytes", options.bench.bytes},

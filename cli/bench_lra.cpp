@@ -11,6 +11,7 @@
 
 #include "cli/attention_options.h"
 #include "cli/common_options.h"
+#include "cli/held_output.h"
 #include "cli/json_output.h"
 #include "cli/prepare_tasks.h"
 #include "cli/text_output.h"
@@ -21,6 +22,7 @@
 #include "framework/core/standard_streams.h"
 #include "framework/core/version.h"
 #include "framework/io/atomic_file.h"
+#include "trainers/train/data_checks.h"
 
 namespace furlong::command_line {
 namespace {
@@ -95,7 +97,12 @@ std::string not_comparable_text(const std::vector<LraRun>& runs) {
 
 int run(const BenchLraArguments& arguments) {
   continue_without_readers();
-  if (!arguments.json.empty()) const AtomicFile probe(arguments.json);  // a wrong path fails before the work
+  const std::vector<LraRun> runs = plan_lra(arguments.tasks, arguments.mechanisms, arguments.lra);
+  if (!arguments.json.empty()) {  // a wrong path fails before the work
+    for (const LraRun& one : runs) refuse_replacing_inputs(input_files(one.loaded), arguments.json, "--json-file");
+    refuse_replacing_data(arguments.json, "--json-file");
+    const AtomicFile probe(arguments.json);
+  }
   const Machine machine = read_machine();
   Json object{{"furlong", {{"version", version()}, {"commit", commit()}}},
               {"machine", {{"cpu", machine.cpu.model}, {"kernel", machine.kernel}, {"threads", thread_count()}}},
@@ -103,7 +110,6 @@ int run(const BenchLraArguments& arguments) {
               {"bootstrap_resamples", arguments.lra.bootstrap.resamples},
               {"results", Json::array()}};
   Json& results = object["results"];
-  const std::vector<LraRun> runs = plan_lra(arguments.tasks, arguments.mechanisms, arguments.lra);
   std::size_t width = 11;
   bool has_stand_in = false;
   for (const LraRun& one : runs) {

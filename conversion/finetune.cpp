@@ -10,12 +10,14 @@
 #include "conversion/import_model.h"
 #include "conversion/merge_adapters.h"
 #include "conversion/read_parameters.h"
+#include "conversion/recovery.h"
 #include "conversion/recovery_file.h"
 #include "framework/config/table.h"
 #include "framework/core/file_error.h"
 #include "framework/core/log.h"
 #include "framework/core/parallel.h"
 #include "trainers/checkpoint/checkpoints.h"
+#include "trainers/model/objective.h"
 #include "trainers/model/weights.h"
 #include "trainers/train/data_checks.h"
 #include "trainers/train/parallel/agreement.h"
@@ -152,18 +154,23 @@ void write_student(const FinetunePlan& plan, TeacherSource& teacher, FinetuneRec
   log_info("wrote the student before training: {}", plan.start_checkpoint.string());
 }
 
-/// Throws UserError if the data's vocabulary differs from the teacher's, or its labels if both predict labels. Runs
-/// before anything is written.
+/// Throws UserError if the data's vocabulary differs from the teacher's, or its labels if both predict labels, or if
+/// the split is too small for the measurement after the stages. Runs before anything is written.
 void check_data(const FinetunePlan& plan, const TeacherSource& teacher) {
   const Settings& settings = plan.student;
-  const Vocabulary data = model_vocabulary(settings, open_data(settings.data)->vocabulary());
+  const std::unique_ptr<Dataset> dataset = open_data(settings.data);
+  const Vocabulary data = model_vocabulary(settings, dataset->vocabulary());
   const Vocabulary theirs = teacher.imported
                                 ? teacher.imported->model.vocabulary
                                 : Vocabulary::from_json(CheckpointReader::open(teacher.checkpoint).text("vocabulary"),
                                                         teacher.checkpoint.string());
   if (data.with_labels({}) == theirs.with_labels({})) {
     const bool both = settings.objective.learns_labels() && teacher.settings.objective.learns_labels();
-    if (!both || data.labels() == theirs.labels()) return;
+    if (!both || data.labels() == theirs.labels()) {
+      evaluation_source(settings, data, *dataset, measured_split(*dataset), settings.data.sequence_length,
+                        settings.data.batch_size);
+      return;
+    }
     throw UserError(
         "data.dataset: {} has the labels {}, but the model in {} predicts {}; prepare the data with --labels {}",
         settings.data.mixture().front().dataset.string(), config::join(data.labels(), ","),

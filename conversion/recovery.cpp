@@ -84,13 +84,17 @@ class Measurement {
         device_(device_from_name(settings.device)),
         report_(report),
         data_(open_data(settings.data)) {
-    split_ = data_->size(Split::test) >= 2 ? Split::test : Split::validation;
+    split_ = measured_split(*data_);
     settings_.teacher = {};
     settings_.teacher.checkpoint = teacher;
     const Settings theirs =
         from_checkpoint_text(CheckpointReader::open(checkpoint_of(teacher)).text("config"), teacher.string()).settings;
     predicts_ = settings.objective.learns_labels() || has_output_layer(settings);
-    comparable_ = predicts_ && theirs.objective.name == settings.objective.name;
+    comparable_ = predicts_ && !settings.data.stateful && theirs.objective.name == settings.objective.name;
+    if (settings.data.stateful) {
+      undefined_ = "teachers do not carry a recurrent state between segments (data.stateful)";
+      return;
+    }
     if (!predicts_) {
       undefined_ = "the models have no output layer";
     } else if (!comparable_) {
@@ -303,6 +307,8 @@ std::string undefined_recovery(const Evaluation& teacher, const UnigramBaseline&
   if (!(teacher.loss < baseline.loss)) reasons.emplace_back("the teacher's loss is not below the baseline");
   return config::join(reasons, ", and ");
 }
+
+Split measured_split(const Dataset& data) { return data.size(Split::test) >= 2 ? Split::test : Split::validation; }
 
 std::optional<Recovery> measure_recovery(const Settings& settings, const fs::path& teacher,
                                          const std::vector<Candidate>& students, const StopRequests& stop_requests,

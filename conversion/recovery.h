@@ -70,11 +70,13 @@ struct Recovery {
   std::vector<MeasuredLength> lengths;
 };
 
-/// Measures the teacher, then the students, on the test split of the dataset (data.dataset), or on the validation split
-/// if the test split is empty. `settings` are the student's; settings.finetune gives the number of batches and the
-/// lengths. All models are evaluated on the same batches. A teacher with another objective is left out, and recoveries
-/// are then empty. `report` receives a line about each measurement. Returns nothing if one of `stop_requests` was
-/// received.
+/// Returns the split that measure_recovery() reads: test, or validation if the test split is empty.
+Split measured_split(const Dataset& data);
+
+/// Measures the teacher, then the students, on measured_split() of the dataset (data.dataset). `settings` are the
+/// student's; settings.finetune gives the number of batches and the lengths. All models are evaluated on the same
+/// batches. A teacher with another objective, or of a stateful student, is left out, and recoveries are then empty.
+/// `report` receives a line about each measurement. Returns nothing if one of `stop_requests` was received.
 std::optional<Recovery> measure_recovery(const Settings& settings, const std::filesystem::path& teacher,
                                          const std::vector<Candidate>& students, const StopRequests& stop_requests,
                                          const std::function<void(const std::string&)>& report);

@@ -109,11 +109,24 @@ SweepOutcome run_one(const SweepRun& run) {
   }
 }
 
-/// Throws UserError if a run that is not finished cannot be trained: its directory has a run of other settings, or its
-/// dataset is missing or does not fit.
+/// Throws UserError if the run was trained on other data than its dataset contains now. A missing dataset cannot be
+/// compared.
+void refuse_other_data(const SweepRun& run) {
+  const Settings& settings = run.loaded.settings;
+  const std::optional<fs::path> newest = newest_complete_checkpoint(settings.run_directory / "checkpoints");
+  if (!newest || !missing_data(settings.data).empty()) return;
+  const std::unique_ptr<Dataset> data = open_data(settings.data);
+  if (was_trained_on_other_data(CheckpointReader::open(*newest), *data).value_or(false))
+    throw UserError("{}: was trained on other data than {} contains now; restore the data, or remove {}", run.name,
+                    data->path(), settings.run_directory.string());
+}
+
+/// Throws UserError if a run was trained on other data, or if one that is not finished cannot be trained: its directory
+/// has a run of other settings, or its dataset is missing or does not fit.
 void check_run(const SweepRun& run) {
   try {
     refuse_other_run(run.loaded.settings);
+    refuse_other_data(run);
     if (has_finished(run.loaded.settings)) return;
   } catch (const DamagedCheckpoints&) {
     return;  // fails alone, in run_one()

@@ -8,6 +8,7 @@
 #include "framework/io/atomic_file.h"
 #include "framework/io/hdf5.h"
 #include "tests/cli/program.h"
+#include "tests/trainers/training.h"
 
 namespace furlong {
 namespace {
@@ -233,6 +234,8 @@ TEST_F(AttentionCommandTest, BenchRejectsInvalidOptionsBeforeMeasuring) {
   refused({"--feature-map", "elu1,favor_trig", "--features", "7"}, "--features 7: ");
   refused({"--feature-map", "taylor", "--order", "3"}, "47905 features");
   refused({"--lengths", "16", "--json-file", path("missing/bench.json")}, "missing/bench.json");
+  const std::string store = testing::write_store(path("store.h5"), testing::synthetic_text(400));
+  refused({"--lengths", "16", "--json-file", store}, "is a tokenized dataset; this command does not replace it");
 }
 
 }  // namespace

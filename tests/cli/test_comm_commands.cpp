@@ -8,6 +8,7 @@
 
 #include "tests/cli/job.h"
 #include "tests/cli/program.h"
+#include "tests/trainers/training.h"
 
 namespace furlong {
 namespace {
@@ -33,6 +34,21 @@ TEST_F(CommCommands, RejectsInvalidOptions) {
                  "--trace-steps 6-3: expected a range of steps");
   expect_refusal({"train", config, "--trace-steps", "3"}, "--trace");
   expect_refusal({"launch", "-n", "2", "bench", "attention"}, "furlong launch bench: ");
+}
+
+TEST_F(CommCommands, BenchCommReplacesNoInput) {
+  const auto refused = [&](const std::string& output, const std::string& reason) {
+    const std::string before = content(output);
+    const testing::Finished result = furlong({"launch", "--processes", "2", "bench", "comm", "--bytes", "8",
+                                              "--repeats", "1", "--config", path("copy.yaml"), "--json-file", output});
+    EXPECT_EQ(result.status, 2);
+    EXPECT_THAT(result.err, HasSubstr(output + ": is " + reason));
+    EXPECT_EQ(content(output), before);
+  };
+  std::filesystem::copy_file(config, path("copy.yaml"));
+  refused(path("copy.yaml"), "both input and output; choose another --json-file");
+  const std::string store = testing::write_store(path("store.h5"), testing::synthetic_text(400));
+  refused(store, "a tokenized dataset; this command does not replace it");
 }
 
 TEST_F(CommCommands, RanksOfBenchCommMayHaveDifferentThreads) {

@@ -325,6 +325,7 @@ TEST_F(LraProgramTest, InvalidInputIsAUserError) {
   refused(bench({"--tasks", "pathx"}), {"tiny/pathx_tiny.yaml", "--configs"});
   refused(bench({"--samples", "5,0,5"}), {"--samples", "found 0 for validation"});
   refused(bench({"--json-file", path("none/lra.json")}), {"none/lra.json"});
+  refused(bench({"--json-file", path("tiny/listops_tiny.yaml")}), {"listops_tiny.yaml: is both input and output"});
   const std::string out = path("out.h5");
   refused({"prepare", "listops"}, {"--output"});
   refused({"prepare", "listops", "-o", out, "--samples", "0,1,1"}, {"--samples", "found 0 for train"});

@@ -187,6 +187,10 @@ trainer: {validation_batches: 0}
   EXPECT_THAT(warnings("objective.mask_probability: [0.1, 0.2]"), differ("objective.mask_probability"));
   EXPECT_THAT(warnings("data.dataset: [a.h5, b.h5], data.packing: [none, documents]"),
               differ("data.dataset, data.packing"));
+  EXPECT_THAT(warnings("data.sampler: [random, documents]"), differ("data.sampler"));
+  EXPECT_THAT(warnings("data.sequence_length: [8, 16]"), Not(HasSubstr("the runs differ")));
+  EXPECT_THAT(warnings("objective.name: [token_classification], data.sequence_length: [8, 16]"),
+              differ("data.sequence_length"));
   EXPECT_THAT(warnings("seed: [1, 2]"), Not(HasSubstr("the runs differ")));
 }
 
@@ -396,6 +400,27 @@ TEST_F(SweepProgramTest, EarlyStoppedRunsAreFinished) {
   const Finished again = run(keys);
   EXPECT_EQ(again.status, 0) << again.err << "finished runs need no dataset";
   EXPECT_EQ(table()[0]["state"], "finished");
+}
+
+TEST_F(SweepProgramTest, RunsOfOtherDataAreRefused) {
+  const auto prepare = [&](char letter) {
+    const std::string text = file("text", std::string(4000, letter));
+    ASSERT_EQ(furlong({"prepare", "text", text, "-o", path("data.h5"), "--force"}).status, 0);
+  };
+  prepare('a');
+  file("base.yaml", "data: {dataset: " + path("data.h5") + R"(, sequence_length: 16, batch_size: 8}
+model: {n_layers: 1, d_model: 16, n_heads: 2}
+schedule: {warmup_steps: 1}
+trainer: {max_steps: 4}
+)");
+  sweep("grid: {seed: [1]}\n");
+  ASSERT_EQ(run().status, 0);
+  prepare('b');
+  sweep("grid: {seed: [1, 2]}\n");
+  expect_user_error(run(), {"seed=1: was trained on other data than", "data.h5 contains now"});
+  EXPECT_FALSE(fs::exists(path("out/seed=2"))) << "refused before training";
+  prepare('a');
+  EXPECT_EQ(run().status, 0);
 }
 
 TEST_F(SweepProgramTest, JsonFileInUseDoesNotFailTheRuns) {

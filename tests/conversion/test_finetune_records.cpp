@@ -137,6 +137,27 @@ TEST_F(FinetuneRecords, EarlyStoppedStageIsFinished) {
       << "the second stage may stay";
 }
 
+// The measurement after the stages has to be possible, which is known before them.
+TEST_F(FinetuneRecords, StatefulStudentIsMeasuredWithoutItsTeacher) {
+  const std::string documents = testing::write_texts(
+      path("documents.h5"), {testing::easy_text(900), testing::easy_text(700), testing::easy_text(800)}, "0.6,0.2,0.2");
+  std::vector<std::string> keys = short_stages("[task]");
+  for (const std::string& key :
+       {"data.dataset=" + documents, std::string("data.sampler=stream"), std::string("data.stateful=true"),
+        std::string("finetune.task.max_steps=2"), std::string("finetune.task.sequence_length=32")})
+    keys.push_back(key);
+  ASSERT_TRUE(finetune(options(config(testing::performer_attention), keys)).recovery);
+  const Json json = recovery();
+  EXPECT_THAT(json["recovery_undefined"].get<std::string>(), HasSubstr("data.stateful"));
+  ASSERT_EQ(json["models"].size(), 2U);
+  EXPECT_GT(json["models"][1]["loss"].get<double>(), 0);
+  fs::remove_all(path("run"));
+  keys.emplace_back("data.batch_size=400");
+  EXPECT_THAT(message_of<UserError>([&] { finetune(options(config(testing::performer_attention), keys)); }),
+              HasSubstr("too few for 400 rows"));
+  EXPECT_FALSE(fs::exists(path("run/1_task")));
+}
+
 TEST_F(FinetuneRecords, SignalLeavesNoPartialStudent) {
   const StopRequests stop_requests;
   ASSERT_EQ(std::raise(SIGTERM), 0);

@@ -81,7 +81,8 @@ class Run {
     if (!group.is_first()) return;  // only rank 0 writes the files of a run
     // A finished run keeps the settings that it was trained with.
     const fs::path config = directory_.path() / "config.yaml";
-    if (!is_done() || !fs::exists(config)) write_file_atomically(config, to_yaml(settings));
+    const bool trains = !is_done() && !trainer_.early_stopping().is_due();
+    if (trains || !fs::exists(config)) write_file_atomically(config, to_yaml(settings));
     if (!can_validate())
       log_warn(
           "{}: no validation split; training continues without validation. To get a split, prepare the dataset again "
@@ -181,6 +182,7 @@ class Run {
                        save_every = settings_.checkpoint.every;
     std::optional<double> best_loss;
     if (can_validate() && (is_done() || (validate_every > 0 && step % validate_every == 0))) best_loss = validate();
+    if (trainer_.early_stopping().is_due()) recorder_->write_last_step();
     if (is_done() || (save_every > 0 && step % save_every == 0) || (best_loss && settings_.checkpoint.keep_best))
       save(best_loss);
   }

@@ -43,6 +43,9 @@ std::vector<std::string> changed_targets(const Settings& before, const Settings&
   const auto compare = [&](const char* key, const auto& value_of) {
     if (value_of(before) != value_of(now)) keys.emplace_back(key);
   };
+  // A window has targets also in the first tokens of documents.
+  compare("data.sampler",
+          [](const Settings& one) { return !one.objective.learns_labels() && validation_rows(one) == "random"; });
   compare("data.packing", [](const Settings& one) { return one.data.packing; });
   compare("data.stateful", [](const Settings& one) { return one.data.stateful; });
   compare("data.ignore_tokens", [](const Settings& one) { return one.data.ignore_tokens; });
@@ -53,6 +56,11 @@ std::vector<std::string> changed_targets(const Settings& before, const Settings&
     compare("data.task_min_symbols", [](const Settings& one) { return one.data.task_min_symbols; });
     compare("data.sequence_length", [](const Settings& one) { return one.data.sequence_length; });
   }
+  compare("data.sequence_length",
+          [](const Settings& one) {  // of a document, only the tokens before the cut are targets
+            const bool labels_tokens = one.objective.learns_labels() && one.objective.label_kind() == LabelKind::tokens;
+            return labels_tokens ? one.data.sequence_length : 0;
+          });
   compare("objective.name", [](const Settings& one) { return one.objective.name; });
   compare("objective.mask_probability", [](const Settings& one) { return one.objective.mask_probability; });
   compare("objective.mask_token_fraction", [](const Settings& one) { return one.objective.mask_token_fraction; });

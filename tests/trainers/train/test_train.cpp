@@ -379,24 +379,33 @@ TEST_F(TrainTest, RejectsIncompleteLauncherEnvironment) {
 
 TEST_F(TrainTest, StopsEarlyAndStaysStopped) {
   testing::write_store(store, misleading_text(), "0.5,0.4,0.1");
-  const std::vector<std::string> overrides{"trainer.max_steps=200", "trainer.validate_every=2",
+  const std::vector<std::string> overrides{"trainer.max_steps=200",        "trainer.validate_every=2",
                                            "optimizer.learning_rate=0.05", "trainer.early_stopping_patience=3",
-                                           "schedule.name=constant"};
+                                           "schedule.name=constant",       "log.every=150"};
   const TrainResult result = run("run", overrides);
   EXPECT_TRUE(result.stopped_early);
-  EXPECT_LT(result.step, 200);
+  EXPECT_LT(result.step, 150);
   std::vector<double> losses;
+  Json last;
   for (const Json& line : metrics("run")) {
     if (line["split"] == "validation") losses.push_back(line["loss"]);
+    if (line["split"] == "train") last = line;
   }
+  EXPECT_EQ(last["step"], result.step) << "otherwise tokens and seconds of the run are those of an earlier step";
+  EXPECT_EQ(last["tokens"], CheckpointReader::open(result.checkpoint).integer("tokens"));
   const auto best = std::min_element(losses.begin(), losses.end());
   EXPECT_EQ(losses.end() - best, 4) << "three without improvement after the best";
   EXPECT_EQ(CheckpointReader::open(result.checkpoint).integer("step"), result.step);
-  const std::string before = content(path("run/metrics.jsonl"));
-  const TrainResult again = run("run", overrides);
-  EXPECT_TRUE(again.stopped_early);
-  EXPECT_EQ(again.step, result.step);
-  EXPECT_EQ(content(path("run/metrics.jsonl")), before);
+  const std::string before = content(path("run/metrics.jsonl")), trained_with = content(path("run/config.yaml"));
+  std::vector<std::string> others = overrides;
+  others.emplace_back("optimizer.weight_decay=0.5");
+  for (const auto& keys : {overrides, others}) {
+    const TrainResult again = run("run", keys);
+    EXPECT_TRUE(again.stopped_early);
+    EXPECT_EQ(again.step, result.step);
+    EXPECT_EQ(content(path("run/metrics.jsonl")), before);
+    EXPECT_EQ(content(path("run/config.yaml")), trained_with);
+  }
 }
 
 TEST_F(TrainTest, TrainsWithoutValidationSplit) {

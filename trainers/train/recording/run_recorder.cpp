@@ -27,23 +27,31 @@ std::int64_t RunRecorder::peak_bytes() const { return arena(device_).counters().
 
 void RunRecorder::note_step(std::int64_t step, std::int64_t tokens, const StepReport& report) {
   tokens_since_ += report.tokens;
-  const auto now = std::chrono::steady_clock::now();
-  const double rate =
-      static_cast<double>(tokens_since_) / std::max(1e-9, std::chrono::duration<double>(now - clock_).count());
+  unwritten_ = {step, tokens, report};
   const bool due = step % settings_.log.every == 0 || step == settings_.trainer.max_steps || step == 1;
-  const std::int64_t memory = peak_bytes();
-  progress_.step(step, report.loss, rate, report.learning_rate, report.gradient_norm, memory, due);
+  progress_.step(step, report.loss, rate(), report.learning_rate, report.gradient_norm, peak_bytes(), due);
   print_unusual(step, report);
-  if (!due) return;
+  if (due) write_last_step();
+}
+
+double RunRecorder::rate() const {
+  const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - clock_;
+  return static_cast<double>(tokens_since_) / std::max(1e-9, passed.count());
+}
+
+void RunRecorder::write_last_step() {
+  if (!unwritten_) return;
+  const auto& [step, tokens, report] = *unwritten_;
   if (is_first_) {
-    MetricsRecord record{step,   "train", report.loss, tokens, rate, report.learning_rate, report.gradient_norm,
-                         memory, {}};
+    MetricsRecord record{step,         "train", report.loss, tokens, rate(), report.learning_rate, report.gradient_norm,
+                         peak_bytes(), {}};
     if (settings_.trainer.skip_outlier_factor > 0) record.more.emplace_back("skipped", report.skipped ? 1 : 0);
     add_denominators(report.denominators, record);
     write(record);
   }
-  clock_ = now;
+  clock_ = std::chrono::steady_clock::now();
   tokens_since_ = 0;
+  unwritten_.reset();
 }
 
 void RunRecorder::print_unusual(std::int64_t step, const StepReport& report) {

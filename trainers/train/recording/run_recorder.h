@@ -34,8 +34,11 @@ class RunRecorder {
     std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   };
 
-  /// Call this after optimizer step `step`. `tokens`: of the run so far.
+  /// Call this after optimizer step `step`. `tokens`: of the run so far. Writes one step in log.every, the first one
+  /// and that of trainer.max_steps.
   void note_step(std::int64_t step, std::int64_t tokens, const StepReport& report);
+  /// Writes the last step, if it is not written: no other follows.
+  void write_last_step();
   /// Call this after the validation of step `step`. `is_best`: its loss is the best so far.
   void note_validation(std::int64_t step, const Evaluation& found, bool is_best);
   /// Blocks until metrics.jsonl is on disk, and returns its content; empty on ranks other than 0.
@@ -46,6 +49,8 @@ class RunRecorder {
   void add_denominators(const ops::DenominatorReport& found, MetricsRecord& record);
   std::string text_of(const Evaluation& found) const;
   std::int64_t peak_bytes() const;
+  /// Tokens per second since the last line.
+  double rate() const;
   void write(const MetricsRecord& record);
 
   const Settings& settings_;
@@ -57,6 +62,11 @@ class RunRecorder {
   Progress progress_;
   std::chrono::steady_clock::time_point clock_;
   std::int64_t tokens_since_ = 0;
+  struct Step {
+    std::int64_t step, tokens;
+    StepReport report;
+  };
+  std::optional<Step> unwritten_;
   bool reported_guard_ = false, reported_no_targets_ = false;
 };
 
