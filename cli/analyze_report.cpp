@@ -103,16 +103,23 @@ void print_setting(const SweepSetting& setting, const SweepOptions& options) {
              "kernel var", "kernel", "effective", target);
   fmt::print("  {:<30} {:<21} {:>5} {:>9} {:>10} {:>9} {:>9}\n", "", "", "", "", "/kernel²", "error", "features");
   fmt::print("  {:<30} {:<21} {:>5} {:>9}\n", "uniform", "", "", number(setting.uniform_error));
+  bool all_resolved = true;
   for (const SweepResult& result : setting.results) {
     const std::optional<double> none,
         effective = result.kernel ? std::optional(result.kernel->effective_features) : none;
+    const bool is_resolved = !result.kernel || result.kernel->is_resolved;
+    all_resolved = all_resolved && is_resolved;
+    const std::string mark = is_resolved ? "" : "?";
     fmt::print("  {:<30} {:<21} {:>5} {:>9} {:>10} {:>9} {:>9}{}{}\n", result.candidate.name(),
                kind_name(result.candidate), result.m, number(result.error),
-               number(result.kernel ? result.kernel->relative_variance : none),
-               number(result.kernel ? result.kernel->relative_error : none), number(effective),
+               number(result.kernel ? result.kernel->relative_variance : none) + mark,
+               number(result.kernel ? result.kernel->relative_error : none) + mark, number(effective),
                options.find_features ? "  " + required_column(result.required) : "",
                worse_than_uniform(result.error, setting.uniform_error) ? "  worse than uniform" : "");
   }
+  if (!all_resolved)
+    fmt::print(
+        "  ?: rare draws determine this mean, which is probably far larger (more than 2% is from one pair and draw)\n");
   for (std::size_t group = 0; group < setting.advice.size(); ++group) {
     const std::string head = setting.advice.size() > 1 ? fmt::format("head {}", group) : "advice";
     fmt::print("  {}: {}\n", head, advice_text(setting.advice[group], options.advice.target_error));
@@ -163,6 +170,7 @@ Json as_json(const SweepSetting& setting) {
     if (result.kernel) {
       one["kernel_relative_variance"] = json_number(result.kernel->relative_variance);
       one["kernel_relative_error"] = json_number(result.kernel->relative_error);
+      one["kernel_is_resolved"] = result.kernel->is_resolved;
       one["effective_features"] = json_number(result.kernel->effective_features);
     }
     one["guarded_rows"] = result.denominators.guarded;

@@ -12,11 +12,13 @@
 #include "cli/common_options.h"
 #include "cli/json_output.h"
 #include "cli/text_output.h"
+#include "datasets/prepare/byte_source.h"
 #include "datasets/prepare/text_stream.h"
 #include "evaluation/generate.h"
 #include "framework/core/device.h"
 #include "framework/core/log.h"
 #include "framework/core/parallel.h"
+#include "framework/core/printable.h"
 #include "framework/io/text_file.h"
 
 namespace furlong::command_line {
@@ -38,8 +40,8 @@ void check_sampling(const GenerateArguments& options) {
                       option.name());
 }
 
-/// Returns the content of a file, or of standard input if `path` is "-".
-std::string text_of_file(const std::string& path) {
+/// Returns the content of a file, or of standard input if `path` is "-", with its byte order mark.
+std::string bytes_of_file(const std::string& path) {
   if (path == "-") return {std::istreambuf_iterator<char>(std::cin), {}};
   if (std::filesystem::is_fifo(path)) {  // <(command)
     std::ifstream pipe(path, std::ios::binary);
@@ -50,6 +52,21 @@ std::string text_of_file(const std::string& path) {
   } catch (const UserError& error) {
     throw UserError("--prompt-file: {}", error.what());
   }
+}
+
+std::string text_of_file(const std::string& path) {
+  std::string text = bytes_of_file(path);
+  if (text.starts_with(byte_order_mark)) text.erase(0, byte_order_mark.size());
+  return text;
+}
+
+/// Warns if the tokenizer loses bytes of the prompt.
+void check_encoding(const std::string& prompt, const Vocabulary& vocabulary) {
+  const auto& tokenizer = vocabulary.tokenizer();
+  if (tokenizer && !tokenizer->keeps_invalid_bytes() && !foreign::is_utf8(prompt))
+    log_warn(
+        "the prompt contains bytes that are not UTF-8, which the tokenizer reads as U+FFFD or leaves out; convert it "
+        "(iconv -f latin1 -t utf8)");
 }
 
 std::vector<std::int32_t> tokens_of_prompt(const GenerateArguments& options, const Vocabulary& vocabulary) {
@@ -117,6 +134,7 @@ void run(GenerateArguments& options) {
   if (!options.prompt_file.empty()) options.prompt = text_of_file(options.prompt_file);
   Model model = load_model(CheckpointReader::open(checkpoint_of(options.run)), device_from_name(options.device),
                            Weights::ema_if_present);
+  check_encoding(options.prompt, model.vocabulary);
   const std::vector<std::int32_t> prompt = tokens_of_prompt(options, model.vocabulary);
   if (const std::string warning = prompt_warning(model, options.prompt, prompt); !warning.empty())
     log_warn("{}: {}", options.prompt_file.empty() ? "--prompt" : options.prompt_file, warning);

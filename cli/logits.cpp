@@ -22,7 +22,8 @@ struct LogitsArguments {
 void run(const LogitsArguments& options) {
   set_thread_count(static_cast<int>(options.threads));
   const std::filesystem::path path = checkpoint_of(options.run);
-  refuse_replacing_inputs({path.string(), options.input.string()}, options.output);
+  refuse_replacing_inputs(files_of_run(options.run), options.output);
+  refuse_replacing_inputs({options.input.string()}, options.output);
   refuse_replacing_data(options.output);
   const CheckpointReader checkpoint = CheckpointReader::open(path);
   Model model = load_model(checkpoint, device_from_name(options.device), weights_named(options.weights),

@@ -104,7 +104,15 @@ Model open_model(const SequenceOptions& options) {
 
 void refuse_input_as_output(const SequenceOptions& options, const std::filesystem::path& output) {
   refuse_replacing_inputs(options.input.paths, output);
-  if (!is_foreign_model(options.model)) refuse_replacing_inputs(files_of_run(options.model), output);
+  std::vector<std::string> files;
+  if (!is_foreign_model(options.model)) {
+    files = files_of_run(options.model);
+  } else if (std::filesystem::is_directory(options.model)) {
+    for (const auto& entry : std::filesystem::directory_iterator(options.model)) files.push_back(entry.path().string());
+  } else {
+    files.push_back(options.model);
+  }
+  refuse_replacing_inputs(files, output);
   refuse_replacing_data(output);
 }
 
@@ -181,6 +189,11 @@ void report_reading(const ReadSummary& summary, const char* empty_are) {
   if (summary.ignored.characters > 0)
     log_warn("{} characters of {} sequences are none of the tokenizer's and were left out; check the input",
              summary.ignored.characters, summary.ignored.documents);
+  if (summary.ignored.not_utf8 > 0)
+    log_warn(
+        "{} of {} sequences contain bytes that are not UTF-8, which the tokenizer reads as U+FFFD or leaves out; "
+        "convert the input (iconv -f latin1 -t utf8)",
+        summary.ignored.not_utf8, summary.sequences);
   if (summary.cut > 0)
     log_warn(
         "{} of {} sequences have more than {} tokens, special ones included (--sequence-length, by default "

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <optional>
 #include <set>
+#include <span>
 
 #include "evaluation/sequences/hidden_states.h"
 #include "framework/core/printable.h"
@@ -36,12 +38,17 @@ struct Exchange {
 class Exchanges {
  public:
   Exchanges(const Model& model, const Sequence& sequence, const SequenceFrame& frame, std::string file)
-      : vocabulary_(model.vocabulary), tokens_(sequence.tokens), frame_(frame), file_(std::move(file)) {}
+      : vocabulary_(model.vocabulary), tokens_(sequence.tokens), frame_(frame), file_(std::move(file)) {
+    const Tokenizer* tokenizer = vocabulary_.tokenizer().get();
+    if (tokenizer && tokenizer->kind() != "letters" && tokenizer->kind() != "wordpiece")
+      merged_text_ = vocabulary_.decode(without_frame(tokens_));
+  }
 
   std::vector<Exchange> of(const Mutation& mutation) const {
     std::vector<Exchange> found;
     const std::string where = fmt::format("{}:{}: {}", file_, mutation.line, mutation.text);
     const std::int64_t length = std::ssize(tokens_) - std::ssize(frame_.front) - std::ssize(frame_.back);
+    if (merged_text_ && std::ssize(*merged_text_) != length) throw not_letters(where, "the sequence");
     for (const Substitution& one : mutation.substitutions) {
       if (one.position > length)
         throw UserError("{}: the sequence has {} positions; expected one of them, not {}", where, length, one.position);
@@ -52,10 +59,36 @@ class Exchanges {
                         foreign::printable(vocabulary_.symbol(token)), one.position, one.from);
       found.push_back({place, from, to});
     }
+    check_mutant(mutation, found, where);
     return found;
   }
 
  private:
+  std::span<const std::int32_t> without_frame(std::span<const std::int32_t> tokens) const {
+    return tokens.subspan(frame_.front.size(), tokens.size() - frame_.front.size() - frame_.back.size());
+  }
+
+  UserError not_letters(const std::string& where, const char* of) const {
+    return UserError(
+        "{}: the {} does not read {} as one token for each letter, so tokens have no positions; compare furlong score "
+        "of "
+        "both sequences instead",
+        where, vocabulary_.description(), of);
+  }
+
+  /// Throws UserError if a tokenizer reads the mutant as other tokens than those with the exchange: a new letter may
+  /// merge with its neighbors.
+  void check_mutant(const Mutation& mutation, const std::vector<Exchange>& exchanges, const std::string& where) const {
+    if (!merged_text_) return;
+    std::string text = *merged_text_;
+    std::vector<std::int32_t> tokens = tokens_;
+    for (const Substitution& one : mutation.substitutions) text[at(one.position) - 1] = one.to[0];
+    for (const Exchange& one : exchanges) tokens[one.place] = one.to;
+    const std::span<const std::int32_t> expected = without_frame(tokens);
+    const std::vector<std::int32_t> read = vocabulary_.encode(text);
+    if (!std::equal(read.begin(), read.end(), expected.begin(), expected.end())) throw not_letters(where, "the mutant");
+  }
+
   std::int32_t id_of(const std::string& letter, const std::string& where) const {
     if (const int id = vocabulary_.id_of_byte(static_cast<unsigned char>(letter[0])); id >= 0) return id;
     try {
@@ -70,6 +103,7 @@ class Exchanges {
   const std::vector<std::int32_t>& tokens_;
   const SequenceFrame& frame_;
   std::string file_;
+  std::optional<std::string> merged_text_;  // of the sequence, if a tokenizer may merge letters
 };
 
 /// log p of a token at a place of the sequence.

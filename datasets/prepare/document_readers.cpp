@@ -108,15 +108,43 @@ class TokenizerLetters {
   std::array<std::int32_t, 256> ids_{};
   bool one_by_one_ = false;
 };
+/// Leaves out a byte order mark at the start of an input. A part of one is text.
+class MarkFilter {
+ public:
+  void begin_input() { matched_ = 0; }
+  template <class Take>
+  void feed(std::string_view block, Take&& take) {
+    for (const char byte : block) {
+      if (matched_ < byte_order_mark.size() && byte == byte_order_mark[matched_]) {
+        ++matched_;
+        continue;
+      }
+      end_mark(take);
+      take(byte);
+    }
+  }
+  /// Call this at the end of an input, too.
+  template <class Take>
+  void end_mark(Take&& take) {
+    const std::size_t begun = std::exchange(matched_, byte_order_mark.size());
+    if (begun == byte_order_mark.size()) return;
+    for (const char byte : byte_order_mark.substr(0, begun)) take(byte);
+  }
+
+ private:
+  std::size_t matched_ = 0;
+};
+
 template <class Outlet>
 class WholeFileReader : public DocumentReader {
  public:
   explicit WholeFileReader(Outlet outlet) : outlet_(std::move(outlet)) {}
-  void begin_input(const std::string&) override {}
+  void begin_input(const std::string&) override { mark_.begin_input(); }
   void feed(std::string_view block) override {
-    for (const char byte : block) outlet_.put(byte);
+    mark_.feed(block, [this](char byte) { outlet_.put(byte); });
   }
   void end_input() override {
+    mark_.end_mark([this](char byte) { outlet_.put(byte); });
     outlet_.end_document();
     outlet_.flush();
   }
@@ -124,6 +152,7 @@ class WholeFileReader : public DocumentReader {
   TextCount ignored() const override { return outlet_.ignored(); }
 
  private:
+  MarkFilter mark_;
   Outlet outlet_;
 };
 
@@ -133,22 +162,15 @@ class LineReader : public DocumentReader {
   LineReader(bool by_blank_line, Outlet outlet) : by_blank_line_(by_blank_line), outlet_(std::move(outlet)) {}
   void begin_input(const std::string&) override {
     reset();
-    mark_ = 0;
+    mark_.begin_input();
   }
 
   void feed(std::string_view block) override {
-    for (const char byte : block) {
-      if (mark_ < byte_order_mark.size() && byte == byte_order_mark[mark_]) {
-        ++mark_;
-        continue;
-      }
-      end_mark();
-      take(byte);
-    }
+    mark_.feed(block, [this](char byte) { take(byte); });
   }
 
   void end_input() override {
-    end_mark();
+    mark_.end_mark([this](char byte) { take(byte); });
     if (held_return_) put('\r');
     if (in_document_) outlet_.end_document();
     outlet_.flush();
@@ -158,13 +180,6 @@ class LineReader : public DocumentReader {
   TextCount ignored() const override { return outlet_.ignored(); }
 
  private:
-  /// A part of a byte order mark is text.
-  void end_mark() {
-    const std::size_t begun = std::exchange(mark_, byte_order_mark.size());
-    if (begun == byte_order_mark.size()) return;
-    for (const char byte : byte_order_mark.substr(0, begun)) take(byte);
-  }
-
   void take(char byte) {
     if (byte == '\n') {
       held_return_ = false;
@@ -217,8 +232,8 @@ class LineReader : public DocumentReader {
   bool by_blank_line_;
   Outlet outlet_;
   bool held_return_ = false, in_document_ = false, line_break_due_ = false;
-  std::size_t mark_ = 0;  // bytes read of a byte order mark
-  std::string indent_;    // of a line that may be blank
+  MarkFilter mark_;
+  std::string indent_;  // of a line that may be blank
   bool begins_line_ = true;
 };
 

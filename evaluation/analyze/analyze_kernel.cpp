@@ -211,7 +211,7 @@ double effective_features(const Rows& queries, const Rows& keys, const std::vect
 /// Accumulates statistics of the same rows over draws.
 struct Sums {
   std::vector<double> ratio, square;  // of ratio − 1, [pairs]
-  double error = 0, effective = 0;
+  double error = 0, largest_error = 0, effective = 0;
 };
 
 KernelStatistics of_head(const AttentionData& data, std::int64_t head, const AttentionCandidate& candidate,
@@ -255,6 +255,7 @@ KernelStatistics of_head(const AttentionData& data, std::int64_t head, const Att
       sums.ratio[pair] += error;
       sums.square[pair] += error * error;
       sums.error += error * error;
+      sums.largest_error = std::max(sums.largest_error, error * error);
     }
   }
   KernelStatistics found;
@@ -267,6 +268,8 @@ KernelStatistics of_head(const AttentionData& data, std::int64_t head, const Att
   const double error = std::sqrt(sums.error / count / static_cast<double>(pairs));
   found.relative_error = std::isfinite(error) ? error : HUGE_VAL;
   found.relative_variance = std::isfinite(variance) ? variance / static_cast<double>(pairs) : HUGE_VAL;
+  constexpr double largest_share = 0.02;
+  found.is_resolved = repeats == 1 || sums.largest_error <= largest_share * sums.error;
   return found;
 }
 
@@ -280,13 +283,16 @@ KernelStatistics kernel_statistics(const AttentionData& data, const AttentionCan
   parallel_tasks(static_cast<std::int64_t>(heads.size()),
                  [&](std::int64_t i) { by_head[at(i)] = of_head(data, heads[at(i)], candidate, m, draws, seed); });
   std::vector<double> variances, errors, effective;
+  bool is_resolved = true;
   for (const KernelStatistics& one : by_head) {
     effective.push_back(one.effective_features);
     if (!one.relative_error) continue;
     variances.push_back(*one.relative_variance);
     errors.push_back(*one.relative_error);
+    is_resolved = is_resolved && one.is_resolved;
   }
   KernelStatistics found;
+  found.is_resolved = is_resolved;
   found.effective_features = median(effective);
   if (errors.empty()) return found;
   found.relative_variance = median(variances);

@@ -302,6 +302,7 @@ ReadSummary read_sequences(const SequenceInput& input, const Vocabulary& vocabul
     mapped += reader->n_mapped();
     ignored.characters += reader->ignored().characters;
     ignored.documents += reader->ignored().documents;
+    ignored.not_utf8 += reader->ignored().not_utf8;
   }
   collector.flush();
   ReadSummary summary = collector.summary();

@@ -142,6 +142,8 @@ TEST_F(ProgramTest, TrainsEvaluatesAndGenerates) {
   EXPECT_EQ(of_three["samples"].size(), 3u);
   EXPECT_EQ(of_three["samples"][0], generated["samples"][0]);
   EXPECT_EQ(from_file({"--prompt-file", path("prompt.txt")}).out, text.substr(3)) << "the prompt itself is not printed";
+  const std::string marked = file("marked.txt", "\xef\xbb\xbf" + content(path("prompt.txt")));
+  EXPECT_EQ(from_file({"--prompt-file", marked}).out, text.substr(3)) << "a byte order mark is no text";
   const Json object = Json::parse(from_file({"--prompt-file", path("prompt.txt"), "--json"}).out);
   EXPECT_EQ(object["samples"], generated["samples"]);
   EXPECT_EQ(object["prompt_tokens"], 3);

@@ -140,6 +140,11 @@ TEST_F(SequencesProgramTest, InvalidInputIsAUserErrorAndNothingIsHalfWritten) {
   const std::string best = path("runs/protein/checkpoints/best.h5"), ids = file("ids.txt", "1 2 3\n");
   expect_user_error(furlong({"embed", model, good, "-o", best}), {"best.h5: is both input and output"});
   expect_user_error(furlong({"logits", best, ids, "-o", best}), {"best.h5: is both input and output"});
+  expect_user_error(furlong({"logits", model, ids, "-o", model + "/config.yaml"}),
+                    {"config.yaml: is both input and output"});
+  ASSERT_EQ(furlong({"export", model, path("exported")}).status, 0);
+  expect_user_error(furlong({"score", path("exported"), good, "-o", path("exported/config.json")}),
+                    {"config.json: is both input and output"});
   std::string uneven;
   for (int i = 0; i < 8192; ++i) uneven += "0 ";
   for (int i = 0; i < 8192; ++i) uneven += "\n0";

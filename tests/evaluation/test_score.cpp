@@ -355,6 +355,38 @@ TEST_F(ScoreTest, CausalModelsScoreAMutationByTheRatioOfLikelihoods) {
   EXPECT_NEAR(found[1]["log_likelihood_ratio"], likelihood("MRVLAADW") - likelihood("MKVLAAGW"), 1e-10);
 }
 
+// Letters that a tokenizer merges have no position of their own, nor do those that a mutation would merge.
+TEST_F(ScoreTest, MutationsNeedATokenForEachLetter) {
+  const std::filesystem::path folder = testing::bpe_tokenizer(folder_ / "bpe");
+  Json tokenizer = Json::parse(content((folder / "tokenizer.json").string()));
+  Json& bpe = tokenizer["model"];
+  bpe["vocab"]["NY"] = bpe["vocab"]["in"];
+  bpe["vocab"].erase("in");
+  bpe["merges"].back() = "N Y";
+  file("bpe/tokenizer.json", tokenizer.dump());
+  Model model = sequence_model(Vocabulary::of_tokenizer(load_tokenizer(folder)), {});
+  const auto likelihood = [&](const std::string& sequence) {
+    return scores(model, file("one.txt", sequence + "\n"))[0]["log_likelihood"].get<double>();
+  };
+  EXPECT_NEAR(mutations(model, "MNAQK", "A3Q\n")[0]["log_likelihood_ratio"], likelihood("MNQQK") - likelihood("MNAQK"),
+              1e-9);
+  const auto refused = [&](const std::string& sequence, const std::string& text) {
+    return message_of<UserError>([&] { mutations(model, sequence, text); });
+  };
+  EXPECT_THAT(refused("MNAQK", "K5A\nA3Y\n"), HasSubstr("mutations.txt:2: A3Y: the bpe tokenizer"));
+  EXPECT_THAT(refused("MNAQK", "A3Y\n"), HasSubstr("does not read the mutant as one token for each letter"));
+  EXPECT_THAT(refused("MNYQQQQK", "Q5A\n"), HasSubstr("does not read the sequence as one token for each letter"));
+}
+
+TEST_F(ScoreTest, CountsSequencesThatAreNotUtf8) {
+  const Vocabulary vocabulary =
+      Vocabulary::of_tokenizer(load_tokenizer(testing::letters_tokenizer(folder_ / "letters")));
+  Model model = sequence_model(vocabulary, testing::encoder);
+  ScoreFile none(true, false, [](std::string_view) {});
+  const std::string input = file("latin.txt", "MKV\nMK\xe9V\n\xe9\n");
+  EXPECT_EQ(score(model, {.paths = {input}}, none, {}).ignored.not_utf8, 2u);
+}
+
 TEST_F(ScoreTest, InvalidMutationsAreErrorsWithTheirLine) {
   Model model = sequence_model(Vocabulary::protein(), testing::encoder);
   const auto refused = [&](const std::string& text, const std::string& sequence = "MKVLAAGW") {

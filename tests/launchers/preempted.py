@@ -45,7 +45,7 @@ def disturb(scratch, folder, how):
         2
     )  # credentials have a resolution of one second: Slurm fails a job restarted within the second of its requeue
     jobs.wait_until(lambda: start_now(scratch, job), 60, lambda: f"a second start; it is {job.told('JobState')}")
-    status = job.wait(60)
+    status = job.wait(200)
     jobs.expect(status == 0, f"status {status}:\n{job.output()}")
     resumed = [line for line in job.output().splitlines() if line.startswith("resuming at step ")]
     jobs.expect(len(resumed) == 1, f"expected one line about resuming:\n{job.output()}")
@@ -70,7 +70,7 @@ def main():
         }
         undisturbed, disturbed = scratch.place("undisturbed", **keys), scratch.place("disturbed", **keys)
         job = scratch.start(LAUNCH, undisturbed)
-        jobs.expect(job.wait(120) == 0, job.output())
+        jobs.expect(job.wait(200) == 0, job.output())
         step = disturb(scratch, disturbed, sys.argv[2])
         jobs.expect(20 < step < STEPS, f"it resumed at step {step} of {STEPS}")
         jobs.expect(jobs.metrics(disturbed) == jobs.metrics(undisturbed), "other metrics than without the interruption")

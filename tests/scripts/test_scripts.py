@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Tests scripts/limits.sh, the reasons that scripts report before they stop, and the choice of PyTorch's settings in
-benchmarks/run_training_step.py."""
+"""Tests scripts/limits.sh, the reasons that scripts report before they stop, what they do without a compiler cache or
+with programs that do not start, and the choice of PyTorch's settings in benchmarks/run_training_step.py."""
 
 import json
 import os
@@ -91,6 +91,28 @@ class Reasons(InFolder):
         result = run("prepare_data.sh", "kjv", FURLONG=str(self.folder / "none"), PATH="/usr/bin:/bin")
         self.assertEqual(result.returncode, 1)
         self.assertIn("in PATH; build it", result.stderr)
+
+
+class BrokenMachines(InFolder):
+    def test_compilers_run_without_ccache_if_its_folder_cannot_be_made(self):
+        self.program("ccache", 'echo "disabled: $CCACHE_DISABLE, $@"')
+        environment = {key: value for key, value in os.environ.items() if not key.startswith(("CCACHE_", "XDG_"))}
+        for home, disabled in ((self.folder, ""), (self.file("home", ""), "1")):
+            command = ["sh", ROOT / "cmake/compile.sh", self.folder / "ccache", "c++", "-c", "a.cpp"]
+            done = subprocess.run(command, env={**environment, "HOME": str(home)}, capture_output=True, text=True)
+            self.assertEqual(done.stdout, f"disabled: {disabled}, c++ -c a.cpp\n")
+
+    def test_programs_that_do_not_list_their_tests_are_failures(self):
+        self.program("broken", "echo no library >&2; exit 127")
+        self.program("whole", "printf 'Tape.\\n  Adds\\n'")
+        script = f"""
+            source {ROOT}/scripts/gpu_check_tests.sh
+            bin={self.folder} logs={self.folder} current=part
+            touch $logs/part.tests.ended_badly
+            for program in broken whole broken; do names_of $program '*'; done
+            cat $logs/part.tests.ended_badly"""
+        done = subprocess.run(["bash", "-c", script], capture_output=True, text=True)
+        self.assertEqual(done.stdout, "Tape.Adds\nbroken: cannot list its tests (status 127): no library\n")
 
 
 class SettingsOfPyTorch(InFolder):

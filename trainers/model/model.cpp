@@ -245,7 +245,8 @@ fs::path checkpoint_of(const fs::path& path) {
 
 std::vector<std::string> files_of_run(const fs::path& path) {
   const fs::path checkpoint = checkpoint_of(path), run = fs::absolute(checkpoint).parent_path().parent_path();
-  return {checkpoint.string(), (run / "metrics.jsonl").string(), (run / "config.yaml").string()};
+  return {checkpoint.string(), (run / "metrics.jsonl").string(), (run / "config.yaml").string(),
+          (path / "recovery.json").string()};  // the last one: of furlong finetune
 }
 
 fs::path newest_checkpoint_of(const fs::path& path) {

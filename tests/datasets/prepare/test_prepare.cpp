@@ -87,6 +87,8 @@ TEST_F(PrepareTest, SplitsTextAtSeparators) {
   const std::string marked = file("marked", "\xef\xbb\xbfone\n\xef\xbb\xbftwo"), part = file("part", "\xef\xbb");
   EXPECT_EQ(documents(text_options({marked, part}, DocumentSeparator::line)),
             with_end({"one", "\xef\xbb\xbftwo", "\xef\xbb"}));
+  EXPECT_EQ(documents(text_options({marked, part}, DocumentSeparator::file)),
+            with_end({"one\n\xef\xbb\xbftwo", "\xef\xbb"}));
   const auto report = prepare(text_options({a, file("empty", "")}));
   EXPECT_EQ(report.store.n_documents, 1u);
   EXPECT_EQ(report.store.n_empty_documents, 1u);

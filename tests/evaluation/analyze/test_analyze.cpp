@@ -10,6 +10,7 @@
 #include "evaluation/analyze/analyze_kernel.h"
 #include "evaluation/analyze/analyze_plot.h"
 #include "layers/attention/mechanism.h"
+#include "tests/evaluation/analyze/analyze_testing.h"
 #include "tests/temporary_folder.h"
 
 namespace furlong {
@@ -19,24 +20,8 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using testing::message_of;
+using testing::sample_of;
 using ::testing::Not;
-
-std::vector<double> normal_values(std::int64_t count, const char* name, double deviation) {
-  std::vector<double> values(static_cast<std::size_t>(count));
-  for (std::size_t i = 0; i < values.size(); ++i) values[i] = deviation * random_normal({5, 0, random_stream(name)}, i);
-  return values;
-}
-
-AttentionSample sample_of(std::int64_t batch, std::int64_t n, std::int64_t heads, std::int64_t kv_heads, std::int64_t d,
-                          double deviation = 1) {
-  AttentionSample sample;
-  sample.n_heads = heads;
-  sample.n_kv_heads = kv_heads;
-  sample.query = Tensor::from(normal_values(batch * n * heads * d, "q", deviation), {batch, n, heads * d});
-  sample.key = Tensor::from(normal_values(batch * n * kv_heads * d, "k", deviation), {batch, n, kv_heads * d});
-  sample.value = Tensor::from(normal_values(batch * n * kv_heads * d, "v", 1), {batch, n, kv_heads * d});
-  return sample;
-}
 
 double error_of(const AttentionData& data, const std::string& name, std::int64_t m = 0,
                 layers::RandomProjectionKind kind = layers::RandomProjectionKind::orthogonal, std::int64_t draws = 3) {
@@ -212,91 +197,10 @@ TEST(Analyze, OrthogonalProjectionsHaveSmallerError) {
   }
 }
 
-TEST(Analyze, PositiveFeaturesHaveSmallerErrorForSmallKernelValues) {
-  const auto variance = [](double sign, const char* name) {
-    AttentionSample sample = sample_of(1, 1, 1, 1, 16, 0.8);
-    std::vector<double> key = sample.query.to_vector<double>();
-    for (double& entry : key) entry *= sign;
-    sample.key = Tensor::from(key, {1, 1, 16});
-    return *kernel_statistics(AttentionData({sample}, false), attention_candidate(name), 32, 200, 1).relative_variance;
-  };
-  // k = -q: ω·(q' + k') = 0, and the positive estimate is exact; k = q: ω·(q' - k') = 0, and the trigonometric one is.
-  EXPECT_LT(variance(-1, "favor_positive"), 1e-20);
-  EXPECT_GT(variance(-1, "favor_trig"), 1);
-  EXPECT_LT(variance(1, "favor_trig"), 1e-20);
-  EXPECT_GT(variance(1, "favor_positive"), 0.1);
-  // Whole attentions at such norms: many small kernel values.
+// Whole attentions whose kernel values are small.
+TEST(Analyze, PositiveFeaturesHaveSmallerErrorAtLargeNorms) {
   const AttentionData data = gaussian_attention(16, 96, 16, 0.9, false, 3);
   EXPECT_LT(error_of(data, "favor_positive", 32), error_of(data, "favor_trig", 32));
-}
-
-// For independent directions Var / kernel² = (exp |q'+k'|² - 1) / m (Choromanski et al. 2021, lemma 2).
-TEST(Analyze, KernelVarianceMatchesClosedForm) {
-  const std::int64_t n = 4, d = 8, m = 16;
-  const AttentionSample sample = sample_of(1, n, 1, 1, d, 0.5);
-  const std::vector<double> q = sample.query.to_vector<double>(), k = sample.key.to_vector<double>();
-  double expected = 0;
-  for (std::int64_t i = 0; i < n; ++i) {
-    for (std::int64_t j = 0; j < n; ++j) {
-      double square = 0;
-      for (std::int64_t c = 0; c < d; ++c)
-        square += std::pow(q[static_cast<std::size_t>(i * d + c)] + k[static_cast<std::size_t>(j * d + c)], 2) /
-                  std::sqrt(8.0);
-      expected += (std::exp(square) - 1) / static_cast<double>(m * n * n);
-    }
-  }
-  AttentionCandidate candidate;
-  candidate.kind = layers::RandomProjectionKind::iid;
-  const KernelStatistics found = kernel_statistics(AttentionData({sample}, false), candidate, m, 20000, 1);
-  EXPECT_NEAR(*found.relative_variance / expected, 1, 0.1) << "20,000 draws of a skewed estimate";
-  EXPECT_NEAR(*found.relative_error / std::sqrt(expected), 1, 0.05) << "unbiased: all its error is variance";
-}
-
-TEST(Analyze, KernelErrorOfDeterministicMap) {
-  const AttentionSample sample = sample_of(1, 1, 1, 1, 4);
-  const std::vector<double> q = sample.query.to_vector<double>(), k = sample.key.to_vector<double>();
-  double score = 0;
-  for (std::size_t c = 0; c < 4; ++c) score += q[c] * k[c] / 2;
-  const AttentionData data({sample}, false);
-  const KernelStatistics taylor = kernel_statistics(data, attention_candidate("taylor:2"), 15, 2, 1);
-  EXPECT_EQ(*taylor.relative_variance, 0);
-  EXPECT_NEAR(*taylor.relative_error, std::abs((1 + score + score * score / 2) / std::exp(score) - 1), 1e-12);
-  EXPECT_FALSE(kernel_statistics(data, attention_candidate("elu1"), 4, 2, 1).relative_error) << "another kernel";
-}
-
-TEST(Analyze, KernelStatisticsStayFiniteAtLargeNorms) {
-  const AttentionData data = gaussian_attention(1, 48, 64, 6, true, 1);  // norms of 48
-  for (const char* name : {"favor_positive", "favor_hyperbolic", "oprf", "exp", "taylor:2", "cosine"}) {
-    const AttentionCandidate candidate = attention_candidate(name);
-    const std::int64_t m = candidate.features(64, 64);
-    const KernelStatistics found = kernel_statistics(data, candidate, m, 3, 1);
-    if (found.relative_error && std::string(name) != "taylor:2") {  // whose ratio is no number of a double at exp(-100)
-      EXPECT_TRUE(std::isfinite(*found.relative_error)) << name;
-    }
-    EXPECT_GE(found.effective_features, 1) << name;
-    EXPECT_LE(found.effective_features, static_cast<double>(m)) << name;
-  }
-}
-
-TEST(Analyze, EqualWeightsUseAllFeatures) {
-  AttentionSample sample = sample_of(1, 6, 1, 1, 8, 0);
-  EXPECT_NEAR(kernel_statistics(AttentionData({sample}, false), {}, 40, 2, 1).effective_features, 40, 1e-9);
-  EXPECT_NEAR(
-      kernel_statistics(AttentionData({sample}, false), attention_candidate("taylor:1"), 9, 2, 1).effective_features, 1,
-      1e-9)
-      << "only the constant is not zero";
-  const AttentionData large = gaussian_attention(1, 64, 8, 3, false, 1);
-  EXPECT_LT(kernel_statistics(large, {}, 40, 8, 1).effective_features, 4) << "few carry what large norms leave";
-}
-
-// One dimension: q' = ±0.5 around 1, k' = ±2; features 1 and x; keys weigh exp(±2).
-TEST(Analyze, CenteringWeighsKeysOfDenominators) {
-  AttentionSample sample = sample_of(1, 2, 1, 1, 1);
-  sample.query = Tensor::from(std::vector<double>{1.5, 0.5}, {1, 2, 1});
-  sample.key = Tensor::from(std::vector<double>{7, 3}, {1, 2, 1});
-  const double w1 = std::cosh(2), w2 = 0.5 * 2 * std::sinh(2), expected = (w1 + w2) * (w1 + w2) / (w1 * w1 + w2 * w2);
-  const AttentionCandidate candidate = attention_candidate("taylor:1+centering");
-  EXPECT_NEAR(kernel_statistics(AttentionData({sample}, false), candidate, 2, 2, 1).effective_features, expected, 1e-9);
 }
 
 TEST(Analyze, CenteringAndScalingReduceError) {
