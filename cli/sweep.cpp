@@ -330,7 +330,10 @@ int run(const SweepArguments& options) {
     if (static_cast<std::size_t>(options.index) > planned.size())
       throw UserError("--index {}: {} has {} runs; expected a number from 1 to {}", options.index, options.file,
                       planned.size(), planned.size());
-    if (options.index > 0) refuse_other_run(planned[static_cast<std::size_t>(options.index - 1)].loaded.settings);
+    if (options.index > 0) {
+      refuse_other_run(planned[static_cast<std::size_t>(options.index - 1)].loaded.settings);
+      for (const SweepRun& one : planned) refuse_other_data(one);  // they share one table
+    }
     refuse_replacing_inputs(inputs_of(options.file, planned), options.json, "--json-file");
     refuse_replacing_data(options.json, "--json-file");
     if (!options.json.empty() && environment.rank == 0) probe_json(options.json);

@@ -6,6 +6,6 @@ for argument; do
   case $argument in *.gch) rm -f "$argument" ;; esac
 done
 # ccache fails where it cannot write, for example without a home.
-folder=${CCACHE_DIR:-${XDG_CACHE_HOME:-${HOME:-}/.cache}/ccache}
+folder=$("$1" --get-config cache_dir 2>/dev/null)
 { mkdir -p "$folder/tmp" && [ -w "$folder/tmp" ]; } 2>/dev/null || export CCACHE_DISABLE=1
 CCACHE_SLOPPINESS=pch_defines,time_macros exec "$@"

@@ -17,7 +17,6 @@
 #include "framework/core/log.h"
 #include "framework/core/parallel.h"
 #include "trainers/checkpoint/checkpoints.h"
-#include "trainers/model/objective.h"
 #include "trainers/model/weights.h"
 #include "trainers/train/data_checks.h"
 #include "trainers/train/parallel/agreement.h"
@@ -26,6 +25,7 @@
 #include "trainers/train/signals.h"
 #include "trainers/train/train.h"
 #include "trainers/train/trainer.h"
+#include "trainers/train/validation.h"
 
 namespace furlong {
 namespace {
@@ -155,8 +155,8 @@ void write_student(const FinetunePlan& plan, TeacherSource& teacher, FinetuneRec
 }
 
 /// Throws UserError if the data's vocabulary differs from the teacher's, or its labels if both predict labels, or if
-/// the split is too small for the measurement after the stages. Runs before anything is written.
-void check_data(const FinetunePlan& plan, const TeacherSource& teacher) {
+/// the measurement after the stages would fail (`measures`). Runs before anything is written.
+void check_data(const FinetunePlan& plan, const TeacherSource& teacher, bool measures) {
   const Settings& settings = plan.student;
   const std::unique_ptr<Dataset> dataset = open_data(settings.data);
   const Vocabulary data = model_vocabulary(settings, dataset->vocabulary());
@@ -167,8 +167,8 @@ void check_data(const FinetunePlan& plan, const TeacherSource& teacher) {
   if (data.with_labels({}) == theirs.with_labels({})) {
     const bool both = settings.objective.learns_labels() && teacher.settings.objective.learns_labels();
     if (!both || data.labels() == theirs.labels()) {
-      evaluation_source(settings, data, *dataset, measured_split(*dataset), settings.data.sequence_length,
-                        settings.data.batch_size);
+      if (measures)
+        check_targets(settings, data, *dataset, measured_split(*dataset), settings.finetune.evaluation_batches);
       return;
     }
     throw UserError(
@@ -235,8 +235,9 @@ void check_converted(const FinetunePlan& plan) {
 }
 
 /// Writes the files that the stages start from, if they are missing.
-/// `lock`: of the run directory; empty if it did not exist.
-void prepare(const FinetunePlan& plan, TeacherSource& teacher, FinetuneRecord& record, std::optional<RunLock>& lock) {
+/// `lock`: of the run directory; empty if it did not exist. `measures`: the models are measured after the stages.
+void prepare(const FinetunePlan& plan, TeacherSource& teacher, FinetuneRecord& record, std::optional<RunLock>& lock,
+             bool measures) {
   const fs::path& directory = plan.student.run_directory;
   const fs::path& source = plan.student.finetune.source;
   const std::string fingerprint = fingerprint_of_source(source);
@@ -248,7 +249,7 @@ void prepare(const FinetunePlan& plan, TeacherSource& teacher, FinetuneRecord& r
         "{}: holds a run without a finetune.json, so its source is unknown; choose another --run-dir, or remove this "
         "run",
         directory.string());
-  check_data(plan, teacher);
+  check_data(plan, teacher, measures);
   std::error_code failure;
   fs::create_directories(directory, failure);
   if (failure) throw_file_error(directory, "create the directory", failure.value());
@@ -396,7 +397,7 @@ FinetuneResult finetune(const FinetuneOptions& options) {
   FinetuneResult result;
   result.run_directory = plan.student.run_directory;
   try {
-    prepare(plan, teacher, record, lock);
+    prepare(plan, teacher, record, lock, options.only_stage.empty());
   } catch (const StoppedBySignal&) {
     result.interrupted = true;
     return result;

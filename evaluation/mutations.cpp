@@ -39,16 +39,14 @@ class Exchanges {
  public:
   Exchanges(const Model& model, const Sequence& sequence, const SequenceFrame& frame, std::string file)
       : vocabulary_(model.vocabulary), tokens_(sequence.tokens), frame_(frame), file_(std::move(file)) {
-    const Tokenizer* tokenizer = vocabulary_.tokenizer().get();
-    if (tokenizer && tokenizer->kind() != "letters" && tokenizer->kind() != "wordpiece")
-      merged_text_ = vocabulary_.decode(without_frame(tokens_));
+    if (vocabulary_.tokenizer()) spelling_ = spelling_of(without_frame(tokens_));
   }
 
   std::vector<Exchange> of(const Mutation& mutation) const {
     std::vector<Exchange> found;
     const std::string where = fmt::format("{}:{}: {}", file_, mutation.line, mutation.text);
     const std::int64_t length = std::ssize(tokens_) - std::ssize(frame_.front) - std::ssize(frame_.back);
-    if (merged_text_ && std::ssize(*merged_text_) != length) throw not_letters(where, "the sequence");
+    if (vocabulary_.tokenizer() && !spelling_) throw not_letters(where, "the sequence");
     for (const Substitution& one : mutation.substitutions) {
       if (one.position > length)
         throw UserError("{}: the sequence has {} positions; expected one of them, not {}", where, length, one.position);
@@ -68,6 +66,41 @@ class Exchanges {
     return tokens.subspan(frame_.front.size(), tokens.size() - frame_.front.size() - frame_.back.size());
   }
 
+  /// A text of letters, with a separator between them.
+  struct Spelling {
+    std::string letters;
+    std::string_view separator;
+    std::string text() const {
+      std::string joined;
+      for (const char letter : letters) (joined += joined.empty() ? "" : separator) += letter;
+      return joined;
+    }
+  };
+
+  /// Returns the text that a tokenizer reads as these tokens, one for each letter; nullopt if there is none.
+  std::optional<Spelling> spelling_of(std::span<const std::int32_t> tokens) const {
+    std::map<std::int32_t, char> letters;  // also of the token that begins a text, such as "▁M"
+    for (const char letter : std::string_view("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz*-.")) {
+      const std::vector<std::int32_t> alone = vocabulary_.encode({&letter, 1});
+      if (alone.size() == 1) letters.emplace(alone.front(), letter);
+      try {
+        letters.emplace(vocabulary_.id_of({&letter, 1}), letter);
+      } catch (const UserError&) {  // no such token
+      }
+    }
+    Spelling found;
+    for (const std::int32_t token : tokens) {
+      const auto letter = letters.find(token);
+      if (letter == letters.end()) return std::nullopt;
+      found.letters += letter->second;
+    }
+    for (const char* separator : {"", " "}) {
+      found.separator = separator;
+      if (std::ranges::equal(vocabulary_.encode(found.text()), tokens)) return found;
+    }
+    return std::nullopt;
+  }
+
   UserError not_letters(const std::string& where, const char* of) const {
     return UserError(
         "{}: the {} does not read {} as one token for each letter, so tokens have no positions; compare furlong score "
@@ -79,14 +112,13 @@ class Exchanges {
   /// Throws UserError if a tokenizer reads the mutant as other tokens than those with the exchange: a new letter may
   /// merge with its neighbors.
   void check_mutant(const Mutation& mutation, const std::vector<Exchange>& exchanges, const std::string& where) const {
-    if (!merged_text_) return;
-    std::string text = *merged_text_;
+    if (!spelling_) return;
+    Spelling mutant = *spelling_;
     std::vector<std::int32_t> tokens = tokens_;
-    for (const Substitution& one : mutation.substitutions) text[at(one.position) - 1] = one.to[0];
+    for (const Substitution& one : mutation.substitutions) mutant.letters[at(one.position) - 1] = one.to[0];
     for (const Exchange& one : exchanges) tokens[one.place] = one.to;
-    const std::span<const std::int32_t> expected = without_frame(tokens);
-    const std::vector<std::int32_t> read = vocabulary_.encode(text);
-    if (!std::equal(read.begin(), read.end(), expected.begin(), expected.end())) throw not_letters(where, "the mutant");
+    if (!std::ranges::equal(vocabulary_.encode(mutant.text()), without_frame(tokens)))
+      throw not_letters(where, "the mutant");
   }
 
   std::int32_t id_of(const std::string& letter, const std::string& where) const {
@@ -103,7 +135,7 @@ class Exchanges {
   const std::vector<std::int32_t>& tokens_;
   const SequenceFrame& frame_;
   std::string file_;
-  std::optional<std::string> merged_text_;  // of the sequence, if a tokenizer may merge letters
+  std::optional<Spelling> spelling_;  // of the sequence, with a tokenizer
 };
 
 /// log p of a token at a place of the sequence.

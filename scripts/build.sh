@@ -61,18 +61,23 @@ fail() {
 
 # Prints a variable of the folder's earlier configuration.
 cached() { sed -n "s/^$1:[A-Z]*=//p" "$folder/CMakeCache.txt" 2>/dev/null || true; }
-# A copied or moved tree brings the configuration of another place, whose sources it would build.
+# A copied or moved tree brings the configuration of another place, whose sources it would build, and CMake keeps the
+# compiler that it found first.
 fresh=()
-source=$(cached CMAKE_HOME_DIRECTORY)
-if [[ -n $source && ! $source -ef . ]]; then fresh=(--fresh); fi
+source=$(cached CMAKE_HOME_DIRECTORY) nvcc=$(cached FURLONG_NVCC) wanted=$(type -P "${CUDACXX:-}" || true)
+if [[ -n $source && ! $source -ef . ]] || [[ -n $nvcc && -n $wanted && ! $wanted -ef $nvcc ]]; then
+  fresh=(--fresh)
+  for name in FURLONG_CUDA FURLONG_WARNINGS_AS_ERRORS FURLONG_BUILD_TESTS; do
+    value=$(cached "$name")
+    [[ -z $value || " ${settings[*]} " == *" $name="* ]] || settings+=("$name=$value")
+  done
+fi
 
 # Whether the folder is configured with these settings.
 configured() {
-  local setting nvcc
+  local setting
   [[ $folder/build.ninja -nt CMakePresets.json ]] || return 1
   (( ! ${#fresh[@]} )) || return 1
-  nvcc=$(cached FURLONG_NVCC)
-  [[ -z ${CUDACXX:-} || -z $nvcc || $nvcc == "$CUDACXX" ]] || return 1
   for setting in "${settings[@]}"; do
     grep -q "^${setting%%=*}:[A-Z]*=${setting#*=}$" "$folder/CMakeCache.txt" || return 1
   done

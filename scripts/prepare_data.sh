@@ -97,6 +97,13 @@ esac
 store=$data/$name.h5
 [[ -e $store ]] && exit 0
 mkdir -p "$data"
+# One process at a time: the others then find the result. On a file system without locks they end with an error.
+exec 9>"$data/.prepare.lock"
+flock --nonblock --conflict-exit-code 9 9 || (( $? != 9 )) || {
+  echo "prepare_data.sh: waiting for another one in $data" >&2
+  flock 9
+}
+[[ -e $store ]] && exit 0
 if [[ -n $official && ! -e $source ]]; then
   echo "prepare_data.sh: $source is missing; put there $official" >&2
   exit 2

@@ -268,7 +268,8 @@ KernelStatistics of_head(const AttentionData& data, std::int64_t head, const Att
   const double error = std::sqrt(sums.error / count / static_cast<double>(pairs));
   found.relative_error = std::isfinite(error) ? error : HUGE_VAL;
   found.relative_variance = std::isfinite(variance) ? variance / static_cast<double>(pairs) : HUGE_VAL;
-  constexpr double largest_share = 0.02;
+  // Of few terms each has more.
+  const double largest_share = std::max(0.02, 20 / (count * static_cast<double>(pairs)));
   found.is_resolved = repeats == 1 || sums.largest_error <= largest_share * sums.error;
   return found;
 }

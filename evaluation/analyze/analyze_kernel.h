@@ -12,8 +12,8 @@ struct KernelStatistics {
   /// Relative error: root mean square of estimate / kernel − 1 over pairs and draws, which includes the bias. Empty if
   /// the map does not estimate softmax's kernel. Infinite if the ratio is too large for a double.
   std::optional<double> relative_variance, relative_error;
-  /// False if a single pair and draw has more than 2% of the sum of squared errors: then rare draws, which few draws
-  /// miss, determine the means, and the values above are usually far too small.
+  /// False if a single pair and draw has more than 2% of the sum of squared errors (and 20 times its share): then rare
+  /// draws, which few draws miss, determine the means, and the values above are usually far too small.
   bool is_resolved = true;
   /// Kish's effective sample size (Survey Sampling, 1965) of a query's denominator Σ_f w_f, w_f = φ_f(q) Σ_j c_j
   /// φ_f(k_j) with the weights c that centering gives keys: (Σ|w_f|)² / Σ w_f², between 1 and m; the mean over queries

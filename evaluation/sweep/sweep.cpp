@@ -109,18 +109,6 @@ SweepOutcome run_one(const SweepRun& run) {
   }
 }
 
-/// Throws UserError if the run was trained on other data than its dataset contains now. A missing dataset cannot be
-/// compared.
-void refuse_other_data(const SweepRun& run) {
-  const Settings& settings = run.loaded.settings;
-  const std::optional<fs::path> newest = newest_complete_checkpoint(settings.run_directory / "checkpoints");
-  if (!newest || !missing_data(settings.data).empty()) return;
-  const std::unique_ptr<Dataset> data = open_data(settings.data);
-  if (was_trained_on_other_data(CheckpointReader::open(*newest), *data).value_or(false))
-    throw UserError("{}: was trained on other data than {} contains now; restore the data, or remove {}", run.name,
-                    data->path(), settings.run_directory.string());
-}
-
 /// Throws UserError if a run was trained on other data, or if one that is not finished cannot be trained: its directory
 /// has a run of other settings, or its dataset is missing or does not fit.
 void check_run(const SweepRun& run) {
@@ -146,6 +134,20 @@ void check_run(const SweepRun& run) {
 }
 
 }  // namespace
+
+void refuse_other_data(const SweepRun& run) {
+  const Settings& settings = run.loaded.settings;
+  std::unique_ptr<Dataset> data;
+  try {
+    data = open_data(settings.data);
+  } catch (const UserError&) {
+    return;
+  }
+  const std::optional<CheckpointReader> newest = open_newest_checkpoint(settings.run_directory / "checkpoints");
+  if (newest && was_trained_on_other_data(*newest, *data).value_or(false))
+    throw UserError("{}: was trained on other data than {} contains now; restore the data, or remove {}", run.name,
+                    data->path(), settings.run_directory.string());
+}
 
 std::vector<SweepRun> plan_sweep(const fs::path& file, const std::vector<std::string>& overrides) {
   const SweepFile sweep = read_sweep_file(file);

@@ -37,10 +37,15 @@ struct SweepOutcome {
   int exit_status = 0;  ///< of a failed run: 1 for the machine's error, 2 for the user's
 };
 
+/// Throws UserError if the run has a checkpoint that was trained on other data than its dataset contains now. Data that
+/// cannot be read cannot be compared.
+void refuse_other_data(const SweepRun& run);
+
 /// Trains the runs in turn. Skips finished ones, continues started ones, and continues after a failure, which it logs.
 /// A run whose checkpoints are all damaged is such a failure. A signal stops the current run after saving, and the
 /// sweep. Other processes may train runs of the same sweep. Throws UserError, before training, if a run directory has a
-/// run of other settings, or a dataset is missing or does not fit its run, which is not finished. For one rank.
+/// run of other settings or of other data, or a dataset is missing or does not fit its run, which is not finished. For
+/// one rank.
 std::vector<SweepOutcome> run_sweep(const std::vector<SweepRun>& runs);
 
 }  // namespace furlong

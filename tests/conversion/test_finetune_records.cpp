@@ -155,7 +155,25 @@ TEST_F(FinetuneRecords, StatefulStudentIsMeasuredWithoutItsTeacher) {
   keys.emplace_back("data.batch_size=400");
   EXPECT_THAT(message_of<UserError>([&] { finetune(options(config(testing::performer_attention), keys)); }),
               HasSubstr("too few for 400 rows"));
-  EXPECT_FALSE(fs::exists(path("run/1_task")));
+  EXPECT_FALSE(fs::exists(path("run"))) << "nothing was written";
+}
+
+TEST_F(FinetuneRecords, MeasuredSplitNeedsTargets) {
+  const auto keys = [&](const std::string& shares, const std::string& stage) {
+    std::vector<std::string> all = short_stages("[" + stage + "]");
+    all.push_back("data.dataset=" +
+                  testing::write_store(path("split.h5"), testing::easy_text(5000) + std::string(60, 'z'), shares));
+    all.emplace_back("data.ignore_tokens=[z]");
+    return all;
+  };
+  const std::string attention = config(testing::performer_attention);
+  EXPECT_THAT(message_of<UserError>([&] { finetune(options(attention, keys("0.9,0.095,0.005", "distillation"))); }),
+              HasSubstr("the test split, so there is no loss; data.ignore_tokens"));
+  EXPECT_FALSE(fs::exists(path("run"))) << "nothing was written";
+  FinetuneOptions one = options(attention, keys("1,0,0", "attention_transfer"));
+  one.only_stage = "attention_transfer";
+  EXPECT_FALSE(finetune(one).recovery) << "a stage alone is not measured";
+  EXPECT_TRUE(fs::exists(path("run/1_attention_transfer/checkpoints")));
 }
 
 TEST_F(FinetuneRecords, SignalLeavesNoPartialStudent) {

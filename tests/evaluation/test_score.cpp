@@ -378,6 +378,29 @@ TEST_F(ScoreTest, MutationsNeedATokenForEachLetter) {
   EXPECT_THAT(refused("MNYQQQQK", "Q5A\n"), HasSubstr("does not read the sequence as one token for each letter"));
 }
 
+// Words of WordPiece are read as whole as BPE's; letters with spaces between them, and records of FASTA, are single.
+TEST_F(ScoreTest, WordPieceReadsSingleLettersAsTokens) {
+  std::filesystem::create_directories(folder_ / "wordpiece");
+  std::string vocabulary = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nKN\n";
+  for (const char* prefix : {"", "##"})
+    for (const char letter : std::string("MNAQK")) vocabulary += std::string(prefix) + letter + "\n";
+  Model model = sequence_model(Vocabulary::of_tokenizer(load_tokenizer(file("wordpiece/vocab.txt", vocabulary))), {});
+  const auto refused = [&](const std::string& sequence, const std::string& text) {
+    return message_of<UserError>([&] { mutations(model, sequence, text); });
+  };
+  EXPECT_THAT(refused("MNAQK", "M1K\n"), HasSubstr("as one token for each letter"));
+  const auto likelihood = [&](const std::string& sequence) {
+    return scores(model, file("one.txt", sequence + "\n"))[0]["log_likelihood"].get<double>();
+  };
+  for (const char* sequence : {"M N A Q K", "M N A Q X"}) {
+    std::string mutant = sequence;
+    mutant[0] = 'K';
+    EXPECT_NEAR(mutations(model, sequence, "M1K\n")[0]["log_likelihood_ratio"],
+                likelihood(mutant) - likelihood(sequence), 1e-9)
+        << sequence;
+  }
+}
+
 TEST_F(ScoreTest, CountsSequencesThatAreNotUtf8) {
   const Vocabulary vocabulary =
       Vocabulary::of_tokenizer(load_tokenizer(testing::letters_tokenizer(folder_ / "letters")));

@@ -335,6 +335,19 @@ bool holds_checkpoints(const fs::path& folder) {
 
 }  // namespace
 
+std::optional<CheckpointReader> open_newest_checkpoint(const fs::path& folder) {
+  for (std::optional<fs::path> newest = newest_complete_checkpoint(folder); newest;) {
+    try {
+      return CheckpointReader::open(*newest);
+    } catch (const UserError&) {
+      const std::optional<fs::path> now = newest_complete_checkpoint(folder);
+      if (now == newest) throw;
+      newest = now;  // a training has replaced it meanwhile
+    }
+  }
+  return std::nullopt;
+}
+
 std::optional<fs::path> last_stage_of(const fs::path& run) {
   std::vector<std::pair<std::int64_t, fs::path>> stages;
   bool any = false;

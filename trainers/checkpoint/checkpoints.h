@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "framework/core/error.h"
+#include "framework/io/checkpoint_file.h"
 
 namespace furlong {
 
@@ -85,6 +86,9 @@ class CheckpointDirectory {
 /// Returns the newest complete checkpoint, like CheckpointDirectory::newest_complete, without changing the folder: safe
 /// while a run still writes to it. Returns nullopt if the folder has no checkpoints.
 std::optional<std::filesystem::path> newest_complete_checkpoint(const std::filesystem::path& folder);
+
+/// Opens that checkpoint. A run that still writes may remove the file, whose content then stays readable.
+std::optional<CheckpointReader> open_newest_checkpoint(const std::filesystem::path& folder);
 
 /// Returns the folder of the last finetune stage with a checkpoint (1_attention_transfer, 2_distillation, ...) in the
 /// run directory `run`, or nullopt if `run` has no stage folders. Throws UserError if no stage has a checkpoint yet, or

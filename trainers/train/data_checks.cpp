@@ -75,7 +75,8 @@ void check_against_data(const LoadedSettings& loaded, const Dataset& data) {
   });
   // Usually reads one batch; prevents a failure at the first validation.
   if (data.size(Split::validation) >= 2) {
-    check_targets(settings, model_vocabulary(settings, vocabulary), data);
+    check_targets(settings, model_vocabulary(settings, vocabulary), data, Split::validation,
+                  settings.trainer.validation_batches);
   }
   with_key(loaded, "trainer.sample_prompt", [&] { check_sample(settings, vocabulary); });
 }

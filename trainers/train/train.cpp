@@ -261,22 +261,13 @@ TrainResult train(const LoadedSettings& loaded, const TrainOptions& options) {
 }
 
 bool has_finished(const Settings& settings) {
-  const fs::path folder = settings.run_directory / "checkpoints";
-  for (std::optional<fs::path> newest = newest_complete_checkpoint(folder); newest;) {
-    try {
-      const CheckpointReader checkpoint = CheckpointReader::open(*newest);
-      if (checkpoint.integer("step") >= settings.trainer.max_steps) return true;
-      if (settings.trainer.early_stopping_patience == 0) return false;
-      EarlyStopping early_stopping(settings.trainer.early_stopping_patience);
-      early_stopping.load(checkpoint);
-      return early_stopping.is_due();
-    } catch (const UserError&) {
-      const std::optional<fs::path> now = newest_complete_checkpoint(folder);
-      if (now == newest) throw;
-      newest = now;  // a training has replaced it meanwhile
-    }
-  }
-  return false;
+  const std::optional<CheckpointReader> checkpoint = open_newest_checkpoint(settings.run_directory / "checkpoints");
+  if (!checkpoint) return false;
+  if (checkpoint->integer("step") >= settings.trainer.max_steps) return true;
+  if (settings.trainer.early_stopping_patience == 0) return false;
+  EarlyStopping early_stopping(settings.trainer.early_stopping_patience);
+  early_stopping.load(*checkpoint);
+  return early_stopping.is_due();
 }
 
 }  // namespace furlong

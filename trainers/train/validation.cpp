@@ -44,8 +44,8 @@ std::vector<std::string> changed_targets(const Settings& before, const Settings&
     if (value_of(before) != value_of(now)) keys.emplace_back(key);
   };
   // A window has targets also in the first tokens of documents.
-  compare("data.sampler",
-          [](const Settings& one) { return !one.objective.learns_labels() && validation_rows(one) == "random"; });
+  if (!before.objective.learns_labels() && !now.objective.learns_labels())
+    compare("data.sampler", [](const Settings& one) { return validation_rows(one) == "random"; });
   compare("data.packing", [](const Settings& one) { return one.data.packing; });
   compare("data.stateful", [](const Settings& one) { return one.data.stateful; });
   compare("data.ignore_tokens", [](const Settings& one) { return one.data.ignore_tokens; });
@@ -56,11 +56,12 @@ std::vector<std::string> changed_targets(const Settings& before, const Settings&
     compare("data.task_min_symbols", [](const Settings& one) { return one.data.task_min_symbols; });
     compare("data.sequence_length", [](const Settings& one) { return one.data.sequence_length; });
   }
-  compare("data.sequence_length",
-          [](const Settings& one) {  // of a document, only the tokens before the cut are targets
-            const bool labels_tokens = one.objective.learns_labels() && one.objective.label_kind() == LabelKind::tokens;
-            return labels_tokens ? one.data.sequence_length : 0;
-          });
+  // Of a document, only the tokens before the cut have labels.
+  const auto labels_tokens = [](const Settings& one) {
+    return one.objective.learns_labels() && one.objective.label_kind() == LabelKind::tokens;
+  };
+  if (labels_tokens(before) && labels_tokens(now))
+    compare("data.sequence_length", [](const Settings& one) { return one.data.sequence_length; });
   compare("objective.name", [](const Settings& one) { return one.objective.name; });
   compare("objective.mask_probability", [](const Settings& one) { return one.objective.mask_probability; });
   compare("objective.mask_token_fraction", [](const Settings& one) { return one.objective.mask_token_fraction; });
@@ -72,9 +73,10 @@ std::vector<std::string> changed_targets(const Settings& before, const Settings&
   return keys;
 }
 
-void check_targets(const Settings& settings, const Vocabulary& vocabulary, const Dataset& data) {
-  const std::int64_t max_batches = settings.trainer.validation_batches;
-  const auto source = validation_source(settings, vocabulary, data);
+void check_targets(const Settings& settings, const Vocabulary& vocabulary, const Dataset& data, Split split,
+                   std::int64_t max_batches) {
+  const auto source = evaluation_source(settings, vocabulary, data, split, settings.data.sequence_length,
+                                        settings.data.batch_size, max_batches);
   // Reads at most as many samples as exist; the memory of a full batch is checked elsewhere.
   const std::int64_t samples =
       settings.data.sampler == "stream"
@@ -86,7 +88,7 @@ void check_targets(const Settings& settings, const Vocabulary& vocabulary, const
        first += static_cast<std::uint64_t>(samples), ++batches) {
     if (source->single_pass_batch(first, samples).n_targets > 0) return;
   }
-  throw no_targets(settings, data, Split::validation, max_batches);
+  throw no_targets(settings, data, split, max_batches);
 }
 
 Tensor token_tensor(const std::vector<std::int32_t>& tokens, std::int64_t batch, const Device& device) {

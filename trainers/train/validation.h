@@ -74,8 +74,10 @@ std::string validation_rows(const Settings& settings);
 /// many samples of which length it reads.
 std::vector<std::string> changed_targets(const Settings& before, const Settings& now);
 
-/// Throws the UserError that validate() throws if there is no target, without a forward pass.
-void check_targets(const Settings& settings, const Vocabulary& vocabulary, const Dataset& data);
+/// Throws the UserError that evaluate() throws if the split, or its first `max_batches` batches (0: all), has no
+/// target. Without a forward pass.
+void check_targets(const Settings& settings, const Vocabulary& vocabulary, const Dataset& data, Split split,
+                   std::int64_t max_batches);
 
 /// Returns token ids as a tensor [batch, n] on `device`.
 Tensor token_tensor(const std::vector<std::int32_t>& tokens, std::int64_t batch, const Device& device);

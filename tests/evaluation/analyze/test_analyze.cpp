@@ -20,8 +20,8 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using testing::message_of;
-using testing::sample_of;
 using ::testing::Not;
+using testing::sample_of;
 
 double error_of(const AttentionData& data, const std::string& name, std::int64_t m = 0,
                 layers::RandomProjectionKind kind = layers::RandomProjectionKind::orthogonal, std::int64_t draws = 3) {

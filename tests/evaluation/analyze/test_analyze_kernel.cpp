@@ -68,6 +68,8 @@ TEST(KernelStatistics, TellsWhenDrawsMissTheMean) {
   EXPECT_TRUE(kernel_statistics(gaussian_attention(1, 64, 64, 1, false, 1), attention_candidate("taylor:1"), 65, 2, 1)
                   .is_resolved)
       << "no draws";
+  EXPECT_TRUE(kernel_statistics(gaussian_attention(1, 4, 16, 0.1, false, 1), {}, 64, 16, 1).is_resolved)
+      << "few pairs are not rare ones";
 }
 
 TEST(KernelStatistics, ErrorOfDeterministicMap) {
