@@ -1,6 +1,8 @@
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
@@ -117,6 +119,15 @@ void occupy_standard_streams() {
   }
 }
 
+/// Rank 0 has a few connections to each other rank, and a sharded checkpoint one file for each: more than the usual
+/// soft limit of 1,024.
+void raise_limit_of_open_files() {
+  rlimit files{};
+  if (getrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_cur >= files.rlim_max) return;
+  files.rlim_cur = std::max(files.rlim_cur, std::min<rlim_t>(files.rlim_max, 1 << 17));
+  setrlimit(RLIMIT_NOFILE, &files);
+}
+
 /// Warns about messages that nobody has read: standard error may have a reader again.
 void report_lost_messages(int status) {
   const bool is_whole = status == 0 || status == 3;
@@ -131,6 +142,7 @@ int main(int argc, char** argv) {
   // A file beyond the size limit (ulimit -f) is a reported error, not a fatal signal.
   std::signal(SIGXFSZ, SIG_IGN);
   occupy_standard_streams();
+  raise_limit_of_open_files();
   limit_spinning(argv);
   std::set_terminate(end_with_message);
   using namespace furlong;

@@ -17,6 +17,7 @@
 #include "communication/job_store/store_listeners.h"
 #include "communication/job_store/store_table.h"
 #include "framework/core/error.h"
+#include "framework/core/log.h"
 
 namespace furlong {
 
@@ -114,6 +115,7 @@ class StoreServer::Loop {
   StoreTable state_;
   int n_unauthenticated_ = 0;
   TimePoint accept_again_{}, last_turn_ = steady_clock::now();
+  bool warned_of_files_ = false;
   TimePoint woke_{};                      ///< when this process was last resumed after a suspension
   steady_clock::duration stopped_for_{};  ///< duration of that suspension
   std::vector<char> buffer_ = std::vector<char>(read_bytes);
@@ -179,6 +181,9 @@ void StoreServer::Loop::accept(const Socket& listener) {
     Socket socket = accept_from(listener, options_.times.timeout, error);
     if (!socket) {
       if (error != EAGAIN) accept_again_ = now + accept_pause;
+      if (error == EMFILE && !std::exchange(warned_of_files_, true))
+        log_warn("no further rank can connect to the job store: {}; raise ulimit -n on the host of rank 0",
+                 error_text(error));
       return;
     }
     if (n_unauthenticated_ >= options_.max_unauthenticated) disconnect(*oldest_unauthenticated(), "");

@@ -16,6 +16,7 @@ DocumentSource::DocumentSource(const TokenizedDataset& dataset, Split split, con
   const auto n = static_cast<std::uint64_t>(options.sequence_length);
   // A document's last token is an input only in masked language modeling.
   const std::uint64_t last = options.next_tokens ? 1 : 0;
+  documents_.reserve(starts.size());
   for (std::size_t i = 0; i < starts.size(); ++i) {
     const std::uint64_t begin = starts[i], end = i + 1 < starts.size() ? starts[i + 1] : dataset.size(split);
     const std::uint64_t inputs = end - begin - last;

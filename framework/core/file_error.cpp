@@ -51,6 +51,8 @@ void throw_file_error(const fs::path& path, std::string_view action, int error) 
     case EFBIG:
       throw MachineError("{}: cannot {}: {}; raise the file size limit (ulimit -f), or write to another file system",
                          path.string(), action, reason);
+    case EMFILE:
+      throw MachineError("{}: cannot {}: {}; raise the limit of open files (ulimit -n)", path.string(), action, reason);
     case ENOSPC:
     case EDQUOT:
       throw MachineError("{}: cannot {}: {}; free some space and try again", path.string(), action, reason);

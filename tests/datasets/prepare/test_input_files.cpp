@@ -7,7 +7,9 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "datasets/prepare/byte_source.h"
 #include "datasets/prepare/prepare.h"
+#include "datasets/prepare/provenance.h"
 #include "datasets/tokenized_dataset.h"
 #include "framework/core/error.h"
 #include "tests/datasets/prepare/compress.h"
@@ -50,6 +52,30 @@ class InputFilesTest : public testing::WithTemporaryFolder {
     return data.vocabulary().decode(data.read(split, 0, data.n_tokens()));
   }
 };
+
+// An attribute has a limit, and every rank reads it.
+TEST_F(InputFilesTest, ProvenanceOfManyFilesStaysSmall) {
+  const auto sources = [&](std::size_t most_bytes, const Strings& contents) {
+    Provenance provenance(most_bytes);
+    for (std::size_t i = 0; i < contents.size(); ++i) {
+      ByteSource source(put("many/" + std::to_string(i), contents[i]));
+      char bytes[64];
+      while (source.read(bytes, sizeof bytes) > 0) continue;
+      provenance.add(source);
+    }
+    return nlohmann::json::parse(provenance.text({}))["sources"];
+  };
+  const auto whole = sources(1 << 20, {"one", "two", "three"});
+  ASSERT_EQ(whole.size(), 3u);
+  const std::size_t of_one = whole[0].dump().size();
+  const auto found = sources(2 * of_one - 1, {"one", "two", "three"});
+  ASSERT_EQ(found.size(), 2u);
+  EXPECT_EQ(found[0], whole[0]);
+  EXPECT_EQ(found[1]["further_files"], 2);
+  EXPECT_EQ(found[1]["bytes"], 8);
+  for (const Strings& other : {Strings{"one", "tw0", "three"}, Strings{"one", "two", "thre3"}})
+    EXPECT_NE(sources(2 * of_one - 1, other)[1]["xxh3_64"], found[1]["xxh3_64"]);
+}
 
 TEST_F(InputFilesTest, FoldersAreTheirFilesInOrder) {
   const std::string b = put("man/man2/b", "2"), a = put("man/man2/a", "1"), deep = put("man/man1/x/c", "3");
