@@ -103,9 +103,8 @@ class Exchanges {
 
   UserError not_letters(const std::string& where, const char* of) const {
     return UserError(
-        "{}: the {} does not read {} as one token for each letter, so tokens have no positions; compare furlong score "
-        "of "
-        "both sequences instead",
+        "{}: the {} does not read {} as one token for each letter, so tokens have no positions; compare "
+        "furlong score of both sequences instead",
         where, vocabulary_.description(), of);
   }
 

@@ -108,6 +108,7 @@ class TokenizerLetters {
   std::array<std::int32_t, 256> ids_{};
   bool one_by_one_ = false;
 };
+
 /// Leaves out a byte order mark at the start of an input. A part of one is text.
 class MarkFilter {
  public:

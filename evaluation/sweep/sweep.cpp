@@ -137,16 +137,16 @@ void check_run(const SweepRun& run) {
 
 void refuse_other_data(const SweepRun& run) {
   const Settings& settings = run.loaded.settings;
-  std::unique_ptr<Dataset> data;
+  std::string path;  // of the other data
   try {
-    data = open_data(settings.data);
-  } catch (const UserError&) {
-    return;
+    const std::unique_ptr<Dataset> data = open_data(settings.data);
+    const std::optional<CheckpointReader> newest = open_newest_checkpoint(settings.run_directory / "checkpoints");
+    if (newest && was_trained_on_other_data(*newest, *data).value_or(false)) path = data->path();
+  } catch (const Error&) {  // whoever trains the run reports it
   }
-  const std::optional<CheckpointReader> newest = open_newest_checkpoint(settings.run_directory / "checkpoints");
-  if (newest && was_trained_on_other_data(*newest, *data).value_or(false))
+  if (!path.empty())
     throw UserError("{}: was trained on other data than {} contains now; restore the data, or remove {}", run.name,
-                    data->path(), settings.run_directory.string());
+                    path, settings.run_directory.string());
 }
 
 std::vector<SweepRun> plan_sweep(const fs::path& file, const std::vector<std::string>& overrides) {

@@ -37,8 +37,8 @@ struct SweepOutcome {
   int exit_status = 0;  ///< of a failed run: 1 for the machine's error, 2 for the user's
 };
 
-/// Throws UserError if the run has a checkpoint that was trained on other data than its dataset contains now. Data that
-/// cannot be read cannot be compared.
+/// Throws UserError if the run has a checkpoint that was trained on other data than its dataset contains now. Does
+/// nothing if one of them cannot be read.
 void refuse_other_data(const SweepRun& run);
 
 /// Trains the runs in turn. Skips finished ones, continues started ones, and continues after a failure, which it logs.

@@ -378,6 +378,8 @@ TEST_F(SweepProgramTest, RunWithDamagedCheckpointsFailsAlone) {
     if (entry.path().extension() == ".h5") fs::resize_file(entry.path(), 1000);
   }
   sweep("list: [{seed: 1}, {seed: 2}, {seed: 3}]\n");
+  const Finished other = run({"--index", "2"});
+  EXPECT_EQ(other.status, 0) << other.err;
   const Finished done = run();
   EXPECT_EQ(done.status, 2) << done.err;
   EXPECT_THAT(done.err, HasSubstr("is intact"));
