@@ -278,7 +278,7 @@ void run(const EvaluateArguments& options) {
                    {"batch_size", on.batch_size},
                    {"max_batches", options.max_batches > 0 ? Json(options.max_batches) : Json()}});
     object.update(as_json(findings.found, findings.baseline, model));
-    if (classes) object["metrics"] = as_json(findings.metrics);
+    if (classes) object["metrics"] = as_json(findings.metrics, model.vocabulary.labels());
     object.update(findings.measures);
     if (options.by_position) object["by_position"] = as_json(findings.positions);
     if (!options.lengths.empty()) object["lengths"] = as_json(findings.lengths);
@@ -293,7 +293,7 @@ void run(const EvaluateArguments& options) {
                                  : "windows of",
              on.length);
   print_evaluation(findings.found, findings.baseline, model);
-  if (classes) print_metrics(findings.metrics, bootstrap);
+  if (classes) print_metrics(findings.metrics, bootstrap, model.vocabulary.labels());
   print_measures(findings.measures);
   if (options.by_position) print_positions(findings.positions);
   if (!options.lengths.empty()) print_lengths(findings.lengths);

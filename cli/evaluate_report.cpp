@@ -37,6 +37,11 @@ std::optional<double> bits_per_byte(const Evaluation& found, const UnigramBaseli
   return found.bits_per_token() * (static_cast<double>(found.targets) / static_cast<double>(baseline.bytes));
 }
 
+/// Average precision depends on which of two labels is found; AUROC does not.
+bool is_of_one_label(const Metric& metric, const std::vector<std::string>& labels) {
+  return metric.name == "auprc" && labels.size() == 2;
+}
+
 std::string text_of(const Json& value, const char* undefined) {
   if (value.is_number_integer()) return std::to_string(value.get<std::int64_t>());
   return value.is_number() ? fmt::format("{:.5f}", value.get<double>()) : undefined;
@@ -118,23 +123,25 @@ void print_evaluation(const Evaluation& found, const UnigramBaseline& baseline, 
     line("accuracy", accuracy);
   }
   line("baseline", numbers
-                       ? fmt::format("loss {:.5f}, from the means of the training split alone", baseline.loss)
+                       ? fmt::format("loss {:.5f}, from the means of this dataset's training split alone", baseline.loss)
                        : fmt::format("loss {:.5f}, accuracy {:.4f}, from the frequencies of {} alone", baseline.loss,
                                      baseline.accuracy, objective.learns_labels() ? "labels" : "tokens"));
   line("speed", fmt::format("{:.0f} tokens/s", tokens_per_second(found)));
 }
 
-void print_metrics(const std::vector<Metric>& metrics, const Bootstrap& bootstrap) {
+void print_metrics(const std::vector<Metric>& metrics, const Bootstrap& bootstrap,
+                   const std::vector<std::string>& labels) {
   fmt::print("\n  {:<18}{:>8}{}\n", "metric", "value",
              bootstrap.resamples > 0 ? fmt::format("   95% interval, {} resamples", bootstrap.resamples) : "");
   for (const Metric& metric : metrics) {
     if (std::isnan(metric.value)) {
       fmt::print("  {:<18}{:>8}   undefined: all samples have one label, or a score is NaN\n", metric.name, "-");
     } else {
-      fmt::print("  {:<18}{:>8.4f}{}\n", metric.name, metric.value,
+      fmt::print("  {:<18}{:>8.4f}{}{}\n", metric.name, metric.value,
                  bootstrap.resamples == 0    ? ""
                  : std::isfinite(metric.low) ? fmt::format("   {:.4f} to {:.4f}", metric.low, metric.high)
-                                             : "   undefined");
+                                             : "   undefined",
+                 is_of_one_label(metric, labels) ? "   of " + foreign::printable(labels[1]) : "");
     }
   }
 }
@@ -198,10 +205,12 @@ Json as_json(const Evaluation& found, const UnigramBaseline& baseline, const Mod
   return object;
 }
 
-Json as_json(const std::vector<Metric>& metrics) {
+Json as_json(const std::vector<Metric>& metrics, const std::vector<std::string>& labels) {
   Json object;
-  for (const Metric& metric : metrics)
+  for (const Metric& metric : metrics) {
     object[metric.name] = {{"value", metric.value}, {"low", metric.low}, {"high", metric.high}};
+    if (is_of_one_label(metric, labels)) object[metric.name]["label"] = labels[1];
+  }
   return object;
 }
 

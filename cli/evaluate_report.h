@@ -14,7 +14,9 @@ using Json = nlohmann::ordered_json;
 
 /// Prints the evaluation of a split.
 void print_evaluation(const Evaluation& found, const UnigramBaseline& baseline, const Model& model);
-void print_metrics(const std::vector<Metric>& metrics, const Bootstrap& bootstrap);
+/// `labels`: the names of the classes, in order; of two, the second is named as that of average precision.
+void print_metrics(const std::vector<Metric>& metrics, const Bootstrap& bootstrap,
+                   const std::vector<std::string>& labels);
 /// Prints the measures of LabelMeasures or of a ConfusionMatrix: those of each label in a line of its own, for at most
 /// 50 labels, and the matrix of at most 12 labels.
 void print_measures(const Json& measures);
@@ -26,7 +28,7 @@ void print_recall(const RecallResult& result);
 
 /// Labels have neither perplexity nor bits per token.
 Json as_json(const Evaluation& found, const UnigramBaseline& baseline, const Model& model);
-Json as_json(const std::vector<Metric>& metrics);
+Json as_json(const std::vector<Metric>& metrics, const std::vector<std::string>& labels);
 Json as_json(const std::vector<ContextRange>& ranges);
 Json as_json(const std::vector<LengthLoss>& lengths);
 Json as_json(const std::vector<RecallResult>& results);

@@ -20,8 +20,16 @@ using MetricValues = std::array<double, metric_names.size()>;
 class MetricComputation {
  public:
   explicit MetricComputation(const ClassScores& given)
-      : given_(given), classes_(static_cast<std::size_t>(given.n_classes)), samples_(given.labels.size()) {
-    for (std::size_t i = 0; i < samples_; ++i) predicted_.push_back(given.predicted(i));
+      : given_(given),
+        classes_(static_cast<std::size_t>(given.n_classes)),
+        samples_(given.labels.size()),
+        occurs_(classes_),
+        found_(classes_) {
+    for (std::size_t i = 0; i < samples_; ++i) {
+      predicted_.push_back(given.predicted(i));
+      occurs_[static_cast<std::size_t>(given.labels[i])] = true;
+      found_[static_cast<std::size_t>(predicted_[i])] = true;
+    }
     for (std::size_t label = classes_ == 2 ? 1 : 0; label < classes_; ++label) {
       std::vector<std::uint32_t>& order = orders_.emplace_back(samples_);
       std::iota(order.begin(), order.end(), 0u);
@@ -44,11 +52,21 @@ class MetricComputation {
     }
     values[4] = auroc / ranked;
     values[5] = precision / ranked;
+    // A mean over fewer classes would not be the metric of all samples: a classifier that is wrong on a rare class
+    // seems perfect without it.
+    if (!has_all_classes(counts)) values[1] = values[2] = values[4] = values[5] = std::nan("");
     return values;
   }
 
  private:
   double score(std::size_t sample, std::size_t label) const { return given_.scores[sample * classes_ + label]; }
+
+  bool has_all_classes(const std::vector<std::uint32_t>& counts) const {
+    std::vector<bool> missing = occurs_;
+    for (std::size_t i = 0; i < samples_; ++i)
+      if (counts[i] > 0) missing[static_cast<std::size_t>(given_.labels[i])] = false;
+    return std::find(missing.begin(), missing.end(), true) == missing.end();
+  }
 
   void from_predictions(const std::vector<std::uint32_t>& counts, MetricValues& values) const {
     std::vector<double> actual(classes_), predicted(classes_), correct(classes_);
@@ -66,8 +84,8 @@ class MetricComputation {
         recall += correct[label] / actual[label];
         ++recalled;
       }
-      if (actual[label] + predicted[label] > 0) {
-        f1 += 2 * correct[label] / (actual[label] + predicted[label]);
+      if (occurs_[label] || found_[label]) {
+        f1 += 2 * correct[label] / std::max(1.0, actual[label] + predicted[label]);
         ++present;
       }
       both += actual[label] * predicted[label];
@@ -105,6 +123,7 @@ class MetricComputation {
 
   const ClassScores& given_;
   std::size_t classes_, samples_;
+  std::vector<bool> occurs_, found_;  // [classes]: whether any sample has this class as its label, as its prediction
   std::vector<std::int32_t> predicted_;
   std::vector<std::vector<std::uint32_t>> orders_;  // of each ranked class: samples from the highest score down
 };

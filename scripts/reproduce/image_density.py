@@ -114,8 +114,8 @@ def tables(result):
         f"{settings['layers']} layers, d_model {settings['d_model']}, 4 heads, float32, {settings['steps']:,} steps of "
         f"{settings['batch']} pictures of {settings['side']} x {settings['side']} pixels "
         f"({settings['steps'] * settings['batch'] * pixels / 1e6:.3g} M pixels). Bits per dimension: of "
-        f"{runs[0]['test_pixels']:,} held-out pixels, all but the first of each picture; by the frequencies of gray "
-        f"values alone {runs[0]['baseline_bits']:.3f}. Pictures per second of {time}, batch 1, "
+        f"{runs[0]['test_pixels']:,} held-out pixels, all but the first of each picture; by the frequencies of "
+        f"their own gray values alone {runs[0]['baseline_bits']:.3f}. Pictures per second of {time}, batch 1, "
         f"{reproduction.samples_text(settings['pictures'])}; training: minutes of processor time."
     )
     rows = [

@@ -189,6 +189,7 @@ trainer: {validation_batches: 0}
               differ("data.dataset, data.packing"));
   EXPECT_THAT(warnings("data.sampler: [random, documents]"), differ("data.sampler"));
   EXPECT_THAT(warnings("data.sequence_length: [8, 16]"), Not(HasSubstr("the runs differ")));
+  EXPECT_THAT(warnings("data.sampler: [documents], data.sequence_length: [8, 16]"), differ("data.sequence_length"));
   EXPECT_THAT(warnings("objective.name: [token_classification], data.sequence_length: [8, 16]"),
               differ("data.sequence_length"));
   EXPECT_THAT(warnings("seed: [1, 2]"), Not(HasSubstr("the runs differ")));

@@ -118,6 +118,30 @@ TEST(LabelMetrics, ClassesWithoutSamplesAreLeftOutOfMeans) {
   EXPECT_TRUE(std::isnan(alone[4].low));
 }
 
+// Of 40 samples one has class 1, and it is missing in about 37% of the resamples.
+TEST(LabelMetrics, IntervalsOfMeansLeaveOutResamplesWithoutARareClass) {
+  ClassScores always_zero{.n_classes = 2};
+  for (int i = 0; i < 40; ++i) {
+    always_zero.labels.push_back(i == 0 ? 1 : 0);
+    always_zero.scores.insert(always_zero.scores.end(), {0.9, 0.1});
+  }
+  const std::vector<Metric> found = class_metrics(always_zero);
+  EXPECT_EQ(found[1].low, 0.5) << found[1].name;
+  EXPECT_EQ(found[1].high, 0.5) << "no constant prediction has a higher balanced accuracy";
+  EXPECT_LT(found[2].high, 0.5) << found[2].name;
+  EXPECT_EQ(found[0].high, 1) << "accuracy has all resamples";
+  // Class 2 has no sample and one wrong prediction: a resample without it counts F1 0 as the whole split does.
+  ClassScores one_stray{.n_classes = 3};
+  for (int i = 0; i < 40; ++i) {
+    one_stray.labels.push_back(i % 2);
+    const int predicted = i == 0 ? 2 : i % 2;
+    for (int k = 0; k < 3; ++k) one_stray.scores.push_back(k == predicted ? 0.8 : 0.1);
+  }
+  const Metric f1 = class_metrics(one_stray)[2];
+  EXPECT_NEAR(f1.value, (1 + 2 * 19.0 / 39 + 0) / 3, 1e-12);
+  EXPECT_LE(f1.high, 2.0 / 3);
+}
+
 TEST(LabelMetrics, ScoresOfADivergedModelEnd) {
   const double nan = std::nan("");
   const auto found = class_metrics({2, {0, 1, 1}, {nan, nan, nan, nan, nan, nan}}, {.resamples = 3});

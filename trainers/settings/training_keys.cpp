@@ -213,7 +213,7 @@ void add_trainer_keys(config::Table& t, TrainerSettings& r) {
       .elsewhere({"patience"});
   t.key("trainer.skip_outlier_factor", &r.skip_outlier_factor, "",
         "skip a step whose gradient norm exceeds this multiple of the median of the last 64 steps (skipped steps "
-        "included)")
+        "included); the first 16 steps, layer-wise of each layer, are never skipped")
       .above(1)
       .zero_means("off");
   t.key("trainer.sample_tokens", &r.sample_tokens, "", "tokens to generate after training")

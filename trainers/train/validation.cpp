@@ -56,6 +56,12 @@ std::vector<std::string> changed_targets(const Settings& before, const Settings&
     compare("data.task_min_symbols", [](const Settings& one) { return one.data.task_min_symbols; });
     compare("data.sequence_length", [](const Settings& one) { return one.data.sequence_length; });
   }
+  // Masks are drawn for each row and position in it. Those of windows of any length are the same.
+  const auto masks_documents = [](const Settings& one) {
+    return one.objective.name == Objective::masked_tokens && validation_rows(one) != "random";
+  };
+  if (masks_documents(before) && masks_documents(now))
+    compare("data.sequence_length", [](const Settings& one) { return one.data.sequence_length; });
   // Of a document, only the tokens before the cut have labels.
   const auto labels_tokens = [](const Settings& one) {
     return one.objective.learns_labels() && one.objective.label_kind() == LabelKind::tokens;
