@@ -14,7 +14,6 @@ import pathlib
 import platform
 import tempfile
 
-from common import ROOT, commit, compare, cpu_model, our_program, write_result
 from plan_check import CASES, measure
 
 

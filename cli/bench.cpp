@@ -150,8 +150,7 @@ void check_memory(const BenchAttentionOptions& bench, const Machine& machine) {
   if (usable == 0 ? bytes < 0x1p50 : bytes <= usable) return;
   throw UserError(
       "--lengths {}: query, key, value, output{} take at least {:.0f} bytes ({:.1f} GiB), but only {:.1f} GiB are "
-      "usable; "
-      "reduce --lengths, --heads or --batch",
+      "usable; reduce --lengths, --heads or --batch",
       longest, bench.train ? " and their gradients" : "", bytes, bytes * 0x1p-30, usable * 0x1p-30);
 }
 
@@ -204,9 +203,8 @@ void run(BenchArguments& options) {
 
 constexpr const char* bench_footer =
     "GFLOP/s counts matrix products, a multiply-add as two operations, without exponentials and divisions. Operations "
-    "of "
-    "one head, with p pairs of tokens that attend to each other, head dimension d, m features from a random projection "
-    "of D rows, chunks of c tokens, r projected rows:\n"
+    "of one head, with p pairs of tokens that attend to each other, head dimension d, m features from a random "
+    "projection of D rows, chunks of c tokens, r projected rows:\n"
     "  softmax    forward 4pd; backward 10pd, which recomputes the scores\n"
     "  linear     the products of the algorithm; backward includes those that it recomputes instead of storing them\n"
     "             bidirectional: forward 4nDd + 4nmd; backward 12nDd + 10nmd\n"
@@ -215,11 +213,10 @@ constexpr const char* bench_footer =
     "             with --window, each product of the definition once: forward 4nDd + 2p(m+d); backward 8nDd + "
     "2p(3m+2d)\n"
     "  linformer  forward 8nrd; backward 18nrd (pooling and convolution: 4nrd; 10nrd)\n"
-    "  windowed   softmax over the pairs in the window, plus linear without --window (bidirectional: twice "
-    "the causal one)\n"
+    "  windowed   softmax over the pairs in the window, plus linear without --window (bidirectional: twice the causal "
+    "one)\n"
     "The peak is the rate of a large matrix product, the best of measurements before, between and after the runs. If "
-    "attention exceeds it, no fraction is given. "
-    "There is none for float64.\n"
+    "attention exceeds it, no fraction is given. There is none for float64.\n"
     "The last line has rates of the machine on all threads: large matrix products, and bytes read and written when one "
     "large tensor is added to another. plain and packed: a bfloat16 product of few rows reads its weights as they are "
     "stored; one of many rows first packs them for the CPU's matrix instructions.\n"

@@ -228,12 +228,11 @@ void run(BenchModelArguments& arguments) {
 }
 
 constexpr const char* bench_model_footer =
-    "Tokens are random and weights are new, because neither changes the speed. Of the dataset, only the vocabulary "
-    "is read; if it does not exist, add --set model.vocabulary_size=N. Settings are those of furlong train.\n"
+    "Tokens are random and weights are new, because neither changes the speed. Of the dataset, only the vocabulary is "
+    "read; if it does not exist, add --set model.vocabulary_size=N. Settings are those of furlong train.\n"
     "  training step  forward, backward, gradient clipping and optimizer, with all accumulated batches. Rate: "
     "operations as furlong plan counts them (on the CPU without logits of tokens that are not masked), compared with "
-    "the better roofline of the dtype. Memory: the peak of all "
-    "tensors\n"
+    "the better roofline of the dtype. Memory: the peak of all tensors\n"
     "  forward        one batch, with its loss, without gradients\n"
     "  prompt         a prompt that leaves room for the generated tokens in n, processed in parallel\n"
     "  generation     one token at a time, the most probable one; time is per step of the whole batch, with the choice "
@@ -241,10 +240,9 @@ constexpr const char* bench_model_footer =
     "reads, each once, compared with the memory roofline. Memory: these bytes per generated token\n"
     "The roofline has rates of this machine on all threads, the best of measurements before the first and after each "
     "length: large matrix products, and bytes read and written when one large tensor is added to another. plain and "
-    "packed: a bfloat16 "
-    "product of few rows reads its weights as they are stored; one of many rows first packs them for the CPU's matrix "
-    "instructions. No fraction is given above the roofline: other programs have slowed it down, or weights and state "
-    "stay in the caches.";
+    "packed: a bfloat16 product of few rows reads its weights as they are stored; one of many rows first packs them "
+    "for the CPU's matrix instructions. No fraction is given above the roofline: other programs have slowed it down, "
+    "or weights and state stay in the caches.";
 
 }  // namespace
 

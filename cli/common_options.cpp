@@ -1,5 +1,8 @@
 #include "cli/common_options.h"
 
+#include <nlohmann/json.hpp>
+
+#include "framework/core/version.h"
 #include "trainers/model/model.h"
 
 namespace furlong::command_line {
@@ -42,6 +45,13 @@ Option add_threads(Command command, std::int64_t& threads) {
 
 Option add_json(Command command, bool& json, const std::string& description) {
   return command.add_flag("--json", json, description).common();
+}
+
+nlohmann::ordered_json origin_of(const Model& model) {
+  return {{"furlong", {{"version", version()}, {"commit", commit()}}},
+          {"checkpoint", model.checkpoint},
+          {"step", model.step},
+          {"weights", model.has_ema_weights ? "ema" : "raw"}};
 }
 
 }  // namespace furlong::command_line

@@ -1,6 +1,7 @@
 #pragma once
 // Options that several subcommands share, described in the same words.
 #include <cstdint>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
@@ -8,7 +9,8 @@
 
 namespace furlong {
 enum class Weights;
-}
+struct Model;
+}  // namespace furlong
 
 namespace furlong::command_line {
 
@@ -26,5 +28,8 @@ Option add_overrides(Command command, std::vector<std::string>& overrides, const
 Option add_device(Command command, std::string& device);
 Option add_threads(Command command, std::int64_t& threads);
 Option add_json(Command command, bool& json, const std::string& description = "Print the result as JSON");
+
+/// Returns the program and the weights that results come from: `furlong`, `checkpoint`, `step`, `weights`.
+nlohmann::ordered_json origin_of(const Model& model);
 
 }  // namespace furlong::command_line

@@ -35,17 +35,14 @@ constexpr const char* convert_footer =
     "export wrote, or a checkpoint or run directory of Furlong. If a tensor is missing, unexpected or misshapen, "
     "nothing is written.\n"
     "Without --attention, convert imports the model unchanged. With --attention, it replaces the attention and keeps "
-    "the "
-    "weights. New parameters start from initial values and are listed; furlong finetune trains them.\n"
+    "the weights. New parameters start from initial values and are listed; furlong finetune trains them.\n"
     "With --data, convert measures the error of each head against exact softmax and sets constants of feature maps "
-    "that "
-    "depend on data (centers, scales, the constant of oprf, Likhosherstov et al. 2022).\n"
+    "that depend on data (centers, scales, the constant of oprf, Likhosherstov et al. 2022).\n"
     "--attention auto chooses, for the whole model, the cheapest feature map, number of random features m, centering "
-    "and scaling that reaches "
-    "--target-error on --data. Heads that do not reach it keep softmax.\n"
+    "and scaling that reaches --target-error on --data. Heads that do not reach it keep softmax.\n"
     "--fold-scaling multiplies queries by the factors of SADERF (Likhosherstov et al. 2023) and divides keys by them, "
-    "in the weights. Softmax is "
-    "unchanged, and random features have less variance. With rotary positions, each pair of dimensions has one factor.";
+    "in the weights. Softmax is unchanged, and random features have less variance. With rotary positions, each pair of "
+    "dimensions has one factor.";
 
 void run(ConvertArguments& options, const Given& given) {
   set_thread_count(static_cast<int>(options.threads));

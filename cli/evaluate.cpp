@@ -22,7 +22,6 @@
 #include "framework/core/log.h"
 #include "framework/core/parallel.h"
 #include "framework/core/printable.h"
-#include "framework/core/version.h"
 #include "framework/io/atomic_file.h"
 #include "trainers/model/objective.h"
 #include "trainers/train/validation.h"
@@ -209,22 +208,14 @@ std::string rows_of(const Settings& settings) {
   return settings.data.stateful || settings.data.sampler == "stream" ? "stream" : "windows";
 }
 
-/// Returns what was measured, and by which program.
-Json origin(const Model& model, const std::string& checkpoint, std::int64_t step) {
-  return {{"furlong", {{"version", version()}, {"commit", commit()}}},
-          {"checkpoint", checkpoint},
-          {"step", step},
-          {"weights", model.has_ema_weights ? "ema" : "raw"}};
-}
-
-void run_suite(Model& model, const EvaluateArguments& options, const std::string& path, std::int64_t step) {
+void run_suite(Model& model, const EvaluateArguments& options) {
   const RecallSuiteOptions suite{
       .lengths = options.lengths, .samples = options.samples, .seed = options.seed.value_or(1)};
   bool begun = false;
   const auto print_row = [&](const RecallResult& result) {
     if (!std::exchange(begun, true)) {
-      fmt::print("{} (step {}): suite {}, {} sequences of each task and length, seed {}\n", path, step, options.suite,
-                 suite.samples, suite.seed);
+      fmt::print("{} (step {}): suite {}, {} sequences of each task and length, seed {}\n", model.checkpoint,
+                 model.step, options.suite, suite.samples, suite.seed);
       print_recall_head();
     }
     print_recall(result);
@@ -232,7 +223,7 @@ void run_suite(Model& model, const EvaluateArguments& options, const std::string
   const auto results =
       recall_suite(model, suite, options.json ? std::function<void(const RecallResult&)>() : print_row);
   if (!options.json) return;
-  Json object = origin(model, path, step);
+  Json object = origin_of(model);
   object.update(
       {{"suite", options.suite}, {"samples", suite.samples}, {"seed", suite.seed}, {"results", as_json(results)}});
   print_json(object);
@@ -254,8 +245,7 @@ void run(const EvaluateArguments& options) {
   Model model = load_model(checkpoint, device_from_name(options.device), weights_named(options.weights));
   const Settings& settings = model.settings;
   require_output_layer(settings, path.string());
-  const std::int64_t step = checkpoint.has("step") ? checkpoint.integer("step") : 0;
-  if (!options.suite.empty()) return run_suite(model, options, path.string(), step);
+  if (!options.suite.empty()) return run_suite(model, options);
   const bool classes = learns_classes(settings);
   if (!classes && (options.resamples || options.seed))
     throw UserError("{0} applies only to {1}; remove {0}", options.resamples ? "--bootstrap" : "--seed",
@@ -269,7 +259,7 @@ void run(const EvaluateArguments& options) {
   const bool of_sets = settings.objective.learns_labels() && settings.objective.label_kind() == LabelKind::sets;
   warn_of_absent_labels(findings.measures, of_sets, options, on.path());
   if (options.json) {
-    Json object = origin(model, path.string(), step);
+    Json object = origin_of(model);
     object.update({{"data", on.path()},
                    {"data_changed", changed ? Json(*changed) : Json()},
                    {"split", options.split},
@@ -286,8 +276,8 @@ void run(const EvaluateArguments& options) {
     return throw_if_not_finite(findings, path.string());
   }
   const std::string rows = rows_of(settings);
-  fmt::print("{} (step {}) on the {} split of {}, {} tokens in {} {}\n", path.string(), step, options.split, on.path(),
-             findings.found.tokens,
+  fmt::print("{} (step {}) on the {} split of {}, {} tokens in {} {}\n", model.checkpoint, model.step, options.split,
+             on.path(), findings.found.tokens,
              rows == "documents" ? "documents of at most"
              : rows == "stream"  ? "segments of at most"
                                  : "windows of",

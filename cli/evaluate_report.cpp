@@ -122,10 +122,10 @@ void print_evaluation(const Evaluation& found, const UnigramBaseline& baseline, 
     if (bits) line("bits per byte", fmt::format("{:.4f}", *bits));
     line("accuracy", accuracy);
   }
-  line("baseline", numbers
-                       ? fmt::format("loss {:.5f}, from the means of this dataset's training split alone", baseline.loss)
-                       : fmt::format("loss {:.5f}, accuracy {:.4f}, from the frequencies of {} alone", baseline.loss,
-                                     baseline.accuracy, objective.learns_labels() ? "labels" : "tokens"));
+  line("baseline",
+       numbers ? fmt::format("loss {:.5f}, from the means of this dataset's training split alone", baseline.loss)
+               : fmt::format("loss {:.5f}, accuracy {:.4f}, from the frequencies of {} alone", baseline.loss,
+                             baseline.accuracy, objective.learns_labels() ? "labels" : "tokens"));
   line("speed", fmt::format("{:.0f} tokens/s", tokens_per_second(found)));
 }
 

@@ -83,14 +83,12 @@ void add_finetune(Command program, int& status) {
   command.footer(
       "The same command again resumes. The run directory gets 1_STAGE/, 2_STAGE/, ..., teacher.h5, student.h5, "
       "finetune.json and recovery.json.\n"
-      "recovery.json compares the student, before training and after each stage, with the teacher: loss, accuracy, "
-      "the fraction of the teacher's accuracy and loss that is recovered (0: unigram baseline, 1: teacher), the error "
-      "of "
+      "recovery.json compares the student, before training and after each stage, with the teacher: loss, accuracy, the "
+      "fraction of the teacher's accuracy and loss that is recovered (0: unigram baseline, 1: teacher), the error of "
       "each attention layer's output, and training cost. With finetune.benchmark_lengths it also holds speed and "
       "memory.\n"
-      "Each stage is a run like that of furlong train; a finished stage is not "
-      "repeated "
-      "unless its directory is removed.\n"
+      "Each stage is a run like that of furlong train; a finished stage is not repeated unless its directory is "
+      "removed.\n"
       "SIGTERM, SIGINT (Ctrl-C), SIGHUP and SIGUSR1 finish the step, save a checkpoint and exit with status 3.\n"
       "Keys of the config: furlong config reference, or docs/config.md, sections teacher and finetune.");
   command.examples({

@@ -158,13 +158,18 @@ void run(GenerateArguments& options) {
   for (const auto& sample : generated.samples)
     samples.push_back({{"text", continuation_text(model.vocabulary, prompt, sample)}, {"tokens", sample}});
   const bool from_file = !options.prompt_file.empty();
-  const nlohmann::ordered_json object{
-      {from_file ? "prompt_file" : "prompt", from_file ? options.prompt_file : options.prompt},
-      {"prompt_tokens", prompt.size()},
-      {"samples", samples},
-      {"tokens_per_second", rate > 0 ? nlohmann::ordered_json(rate) : nlohmann::ordered_json()},
-      {"prompt_seconds", generated.prompt_seconds},
-      {"state_bytes", generated.state_bytes}};
+  nlohmann::ordered_json object = origin_of(model);
+  object.update(
+      nlohmann::ordered_json{{"seed", options.generate.seed},
+                             {"temperature", options.generate.temperature},
+                             {"top_k", options.generate.top_k},
+                             {"top_p", options.generate.top_p},
+                             {from_file ? "prompt_file" : "prompt", from_file ? options.prompt_file : options.prompt},
+                             {"prompt_tokens", prompt.size()},
+                             {"samples", samples},
+                             {"tokens_per_second", rate > 0 ? nlohmann::ordered_json(rate) : nlohmann::ordered_json()},
+                             {"prompt_seconds", generated.prompt_seconds},
+                             {"state_bytes", generated.state_bytes}});
   // Generated text can end inside a multi-byte character. Its bytes are replaced in `text`, and complete in `tokens`.
   print_json(object);
 }

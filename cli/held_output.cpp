@@ -67,7 +67,7 @@ void HeldOutput::write(std::string_view text) {
 }
 
 void HeldOutput::finish() {
-  if (file_) return file_->commit();
+  if (file_) return file_->commit_last();
   check(std::fflush(held_) == 0 && std::fseek(held_, 0, SEEK_SET) == 0);
   std::vector<char> block(1 << 16);
   while (const std::size_t count = std::fread(block.data(), 1, block.size(), held_))

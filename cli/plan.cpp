@@ -200,8 +200,7 @@ void print_segments(const PlanReport& report) {
   if (segments.ranks == 1) return;
   fmt::print(
       "context parallelism: {} ranks share each sequence, {} tokens each; {} times per step, each sends the others a "
-      "state "
-      "of {}: {} in forward, {} in backward\n",
+      "state of {}: {} in forward, {} in backward\n",
       segments.ranks, segments.tokens, segments.exchanges, with_prefix(segments.state_bytes, "B"),
       text_of_seconds(segments.forward), text_of_seconds(segments.backward));
 }
@@ -264,12 +263,9 @@ void run(const PlanArguments& options) {
 
 constexpr const char* plan_footer =
     "plan trains nothing and needs none of the devices. Memory is from a simulated training step that allocates "
-    "nothing. "
-    "Time is the number of operations and bytes divided by the device's rates. Gradients are exchanged in the buckets "
-    "of "
-    "furlong train. The dataset need not exist if model.vocabulary_size is set. docs/scaling.md describes the model "
-    "and "
-    "the sources of all numbers.\n"
+    "nothing. Time is the number of operations and bytes divided by the device's rates. Gradients are exchanged in the "
+    "buckets of furlong train. The dataset need not exist if model.vocabulary_size is set. docs/scaling.md describes "
+    "the model and the sources of all numbers.\n"
     "--device takes a name, KEY=NUMBER pairs, or both: h100,network=25e9. Keys:\n"
     "  flops, attention_flops  operations per second\n"
     "  memory, reserve         bytes\n"

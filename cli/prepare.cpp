@@ -121,8 +121,7 @@ Command add_text(Command prepare_command, const std::shared_ptr<PrepareArguments
   command.footer(
       "The byte vocabulary has 256 tokens. With several documents it also has <document>, the end-of-document token. "
       "With --tokenizer, a document of more than 1 MiB is tokenized in pieces, cut at line ends. OMP_NUM_THREADS sets "
-      "the "
-      "number of threads that tokenize (default: all cores); the result does not depend on it.");
+      "the number of threads that tokenize (default: all cores); the result does not depend on it.");
   command.examples({
       "furlong prepare text book.txt.xz --output book.h5 --split 0.85,0.05,0.1",
       "furlong prepare text articles.txt --document-separator blank-line --tokenizer models/gpt2 --output articles.h5",
@@ -157,8 +156,7 @@ void add_fields(Command command, LabeledFormat& labeled) {
   command
       .add_option("--text-field", labeled.text_field,
                   "Field of the text. In tables: the column's number, from 1, or its name in the header row; in JSON "
-                  "lines: the "
-                  "key (default: column 1, key text). With --label-file: the field with the record's name")
+                  "lines: the key (default: column 1, key text). With --label-file: the field with the record's name")
       .value_name("FIELD");
   command
       .add_option("--second-text-field", labeled.second_text_field,
@@ -242,8 +240,7 @@ Command add_labeled(Command prepare_command, const std::shared_ptr<PrepareArgume
   add_splits(command, *arguments, "document");
   command.footer(
       "If a field of a table is given by name, the first line of each input is the header row. Otherwise tables have "
-      "no "
-      "header row.");
+      "no header row.");
   command.examples({
       "furlong prepare labeled reviews.csv --text-field review --label-field sentiment --output reviews.h5",
       "furlong prepare labeled pairs.tsv --text-field 4 --second-text-field 5 --label-field 1 --output pairs.h5",

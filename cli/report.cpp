@@ -103,7 +103,9 @@ std::pair<std::size_t, bool> write(const ReportArguments& options) {
   }
   ReportOptions page;
   page.reload_seconds = options.watch && running ? options.interval : 0;
-  write_file_atomically(options.output, report_page(runs, tables, page));
+  AtomicFile file(options.output);
+  file.write(report_page(runs, tables, page));
+  file.commit_last();
   return {runs.size(), running};
 }
 

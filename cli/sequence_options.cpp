@@ -36,8 +36,8 @@ void add_model_and_inputs(Command command, SequenceOptions& options) {
   command
       .add_option(
           "inputs", options.input.paths,
-          "Files of sequences, plain, gzip, xz or zstd; - is standard input. FASTA (.fa, .fasta, .faa, .fna, .ffn), "
-          "tables (.csv, .tsv), JSON lines (.jsonl); other files are text with one sequence per line")
+          "Files of sequences, plain, gzip, xz or zstd; - is standard input. FASTA (.fa, .fasta, .fas, .faa, .fna, "
+          ".ffn, .frn), tables (.csv, .tsv), JSON lines (.jsonl); other files are text with one sequence per line")
       .required()
       .value_name("INPUT");
 }
@@ -104,15 +104,7 @@ Model open_model(const SequenceOptions& options) {
 
 void refuse_input_as_output(const SequenceOptions& options, const std::filesystem::path& output) {
   refuse_replacing_inputs(options.input.paths, output);
-  std::vector<std::string> files;
-  if (!is_foreign_model(options.model)) {
-    files = files_of_run(options.model);
-  } else if (std::filesystem::is_directory(options.model)) {
-    for (const auto& entry : std::filesystem::directory_iterator(options.model)) files.push_back(entry.path().string());
-  } else {
-    files.push_back(options.model);
-  }
-  refuse_replacing_inputs(files, output);
+  refuse_replacing_inputs(files_of_model(options.model), output);
   refuse_replacing_data(output);
 }
 

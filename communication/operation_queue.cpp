@@ -1,5 +1,6 @@
 #include "communication/operation_queue.h"
 
+#include <system_error>
 #include <utility>
 
 #include "communication/job_store/socket.h"
@@ -48,19 +49,25 @@ OperationQueue::OperationQueue(Hooks hooks) : hooks_(std::move(hooks)) {
   // write returns an error instead.
   const SignalsBlocked blocked;
   runner_ = std::thread([this] { run(); });
-  watcher_ = std::thread([this] { watch(); });
+  try {
+    watcher_ = std::thread([this] { watch(); });
+  } catch (const std::system_error&) {  // the host's limit on threads
+    leave();
+    runner_.join();
+    throw;
+  }
+}
+
+bool OperationQueue::leave() {
+  const std::lock_guard lock(mutex_);
+  leaving_ = true;
+  work_changed_.notify_all();
+  watch_changed_.notify_all();
+  return running_ || !waiting_.empty();
 }
 
 OperationQueue::~OperationQueue() {
-  bool busy = false;
-  {
-    const std::lock_guard lock(mutex_);
-    leaving_ = true;
-    busy = running_ || !waiting_.empty();
-    work_changed_.notify_all();
-    watch_changed_.notify_all();
-  }
-  if (busy) abort("the communicator was closed before the operation was done");
+  if (leave()) abort("the communicator was closed before the operation was done");
   runner_.join();
   watcher_.join();
 }

@@ -31,7 +31,7 @@ class OperationQueue {
     std::function<std::string(const std::exception& error)> explain;
   };
 
-  /// Starts the two threads.
+  /// Starts the two threads. Throws std::system_error if the system denies one.
   explicit OperationQueue(Hooks hooks);
   /// Aborts unfinished operations and blocks until both threads have ended.
   ~OperationQueue();
@@ -40,7 +40,7 @@ class OperationQueue {
 
   /// Enqueues `action`, which runs after all operations submitted earlier, and returns immediately. An exception of
   /// `action` fails this and all later operations; Work::wait() throws it as MachineError. `name` ("all_reduce") is for
-  /// messages. The action and what it captures are destroyed before its Work completes.
+  /// messages. The action and what it captures are destroyed before its Work completes, unless abort() completes it.
   Work submit(std::string name, std::function<void()> action);
 
   /// Makes running, queued and future operations throw MachineError with `reason`. The first reason is kept.
@@ -50,6 +50,8 @@ class OperationQueue {
 
  private:
   struct Operation;
+  /// Lets both threads end. Returns whether an operation runs or waits.
+  bool leave();
   void run();
   void watch();
 

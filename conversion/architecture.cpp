@@ -2,6 +2,8 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
+
 #include "formats/gguf.h"
 #include "framework/core/error.h"
 #include "framework/core/printable.h"
@@ -61,6 +63,12 @@ TensorNaming detect_naming(const Architecture& architecture, const TensorFile& f
   for (const std::string& prefix : architecture.prefixes) {
     naming.prefix = prefix;
     if (file.find(prefix + architecture.anchor)) return naming;
+  }
+  // Tied weights may be stored under the name of the output layer alone, and the report of the import lists others.
+  for (const std::string& prefix : architecture.prefixes) {
+    naming.prefix = prefix;
+    const auto has_prefix = [&](const ForeignTensor& tensor) { return tensor.name.starts_with(prefix); };
+    if (!prefix.empty() && std::any_of(file.tensors().begin(), file.tensors().end(), has_prefix)) return naming;
   }
   throw UserError(
       "{}: tensor {}{} is missing, which every {} model has; found {} tensors{}, so check that this is the checkpoint "

@@ -99,15 +99,6 @@ std::string option_of(const std::string& key, const ConvertOptions& options) {
   return option;
 }
 
-/// Resets keys that have no effect, such as a feature map without linear heads, unless the user set them.
-void reset_unused_keys(const config::Table& table, const config::Origins& asked) {
-  Settings unset;
-  const config::Table defaults = settings_table(unset);
-  for (const config::Key& key : table.keys()) {
-    if (!asked.contains(key.path()) && table.unmet(key)) key.set(defaults.find(key.path())->get());
-  }
-}
-
 /// Applies the overrides to the model and the seed. null resets a key to its default.
 void apply_overrides(Settings& settings, const std::vector<std::string>& overrides, const std::string& name,
                      config::Origins& asked) {
@@ -436,6 +427,7 @@ double attention_flops_per_token(const Settings& settings, std::int64_t n) {
 ConversionResult convert(const ConvertOptions& options) {
   check_options(options);
   if (options.data) refuse_replacing_inputs({options.data->store}, options.destination);
+  refuse_replacing_inputs(files_of_model(options.source), options.destination);
   // Before the source is read, which may take long.
   auto output = std::make_unique<AtomicFile>(options.destination, options.overwrite);
   return Conversion(options).run(std::move(output));

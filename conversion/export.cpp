@@ -15,6 +15,7 @@
 #include "evaluation/sequences/hidden_states.h"
 #include "formats/safetensors_writer.h"
 #include "framework/core/dtype.h"
+#include "framework/io/json_bounds.h"
 #include "framework/io/text_file.h"
 #include "layers/attention/mechanism.h"
 #include "layers/linear.h"
@@ -298,6 +299,7 @@ class Exporter {
     Files files;
     const auto add = [&](Files others) {
       for (auto& file : others) {
+        if (file.first == "tokenizer_config.json") file.second = with_longest_text(file.second);
         const auto present =
             std::find_if(files.begin(), files.end(), [&](const auto& one) { return one.first == file.first; });
         if (present == files.end())
@@ -321,6 +323,15 @@ class Exporter {
     return files;
   }
 
+  /// Tokenizers of transformers cut texts to `model_max_length`, by default to none.
+  std::string with_longest_text(const std::string& tokenizer_config) const {
+    const std::int64_t longest = longest_sequence(model_);
+    if (longest == 0) return tokenizer_config;
+    Json config = Json::parse(tokenizer_config);
+    config["model_max_length"] = longest;
+    return config.dump(2) + "\n";
+  }
+
   bool has_sentencepiece() const {
     return model_.vocabulary.tokenizer() && model_.vocabulary.tokenizer()->kind() == "sentencepiece";
   }
@@ -330,6 +341,7 @@ class Exporter {
   std::string tokenizer_class() const {
     for (const auto& [name, text] : vocabulary_files_) {
       if (name != "tokenizer_config.json") continue;
+      foreign::check_ordered_json(text, name);
       const Json config = Json::parse(text, nullptr, false);
       if (config.is_object() && config.contains("tokenizer_class") && config["tokenizer_class"].is_string())
         return config["tokenizer_class"];

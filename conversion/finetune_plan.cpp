@@ -44,14 +44,6 @@ Settings defaults_from(const Settings& base, bool has_given_student) {
   return defaults;
 }
 
-/// Resets keys that have no effect on the student, such as those of an output layer over tokens if it learns labels.
-void reset_unused_keys(LoadedSettings& read) {
-  Settings unset;
-  const config::Table table = settings_table(read.settings), defaults = settings_table(unset);
-  for (const config::Key& key : table.keys())
-    if (!read.origins.contains(key.path()) && table.unmet(key)) key.set(defaults.find(key.path())->get());
-}
-
 void check_shape(const LoadedSettings& read, const Settings& base, const fs::path& source, bool has_given_student) {
   Settings ours = read.settings, theirs = base;
   const config::Table table = settings_table(ours), teachers = settings_table(theirs);
@@ -157,12 +149,16 @@ FinetunePlan plan_finetune(const FinetuneOptions& options, const Settings& teach
   if (!options.run_directory.empty()) read.settings.run_directory = options.run_directory;
   check_shape(read, base, has_given_student ? given : read.settings.finetune.source, has_given_student);
   const std::int64_t window = read.settings.model.attention.window;
-  reset_unused_keys(read);
+  reset_unused_keys(settings_table(read.settings), read.origins);
   if (!has_given_student) warn_of_lost_window(window, read.settings.model.attention);
   const fs::path& directory = read.settings.run_directory;
-  // All stages share one model, whatever their sequence lengths.
-  if (read.settings.model.max_sequence_length == 0)
-    read.settings.model.max_sequence_length = longest_stage(read.settings);
+  // All stages share one model, whatever their sequence lengths. Short stages do not take positions from a rotary
+  // model; a projection along the sequence is made for them.
+  layers::ModelConfig& student = read.settings.model;
+  if (student.max_sequence_length == 0) {
+    const bool projects = layers::uses(student.attention, &layers::MechanismInfo::projects_sequence);
+    student.max_sequence_length = std::max(longest_stage(read.settings), projects ? 0 : base.model.max_sequence_length);
+  }
 
   FinetunePlan plan{teacher,
                     has_given_student ? checkpoint_of(given) : directory / "student.h5",

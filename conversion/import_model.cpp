@@ -97,9 +97,16 @@ SourceModel import_foreign(const fs::path& path, const ImportOptions& options) {
   const std::vector<Duplicate> duplicates = architecture.duplicates(settings.model, naming);
   TensorReport report = match_tensors(file, table, duplicates, architecture.is_carried);
   check_report(report, file, source.config.origin(), options);
-  SourceModel result{make_empty_model(settings, vocabulary_of(path, options, settings.model.vocabulary_size), Device{},
-                                      DType::float32, all_frozen),
-                     Origin{}, std::move(report),
+  const std::int64_t rows = settings.model.vocabulary_size;
+  const Vocabulary vocabulary = vocabulary_of(path, options, rows);
+  if (model_vocabulary(settings, vocabulary).size() > rows)
+    throw UserError(
+        "{}: its tokenizer of {} tokens has no mask or class token, and the model's embedding of {} no row for it; add "
+        "a "
+        "row to the model (resize_token_embeddings of transformers), or pass another tokenizer with --tokenizer",
+        path.string(), vocabulary.size(), rows);
+  SourceModel result{make_empty_model(settings, vocabulary, Device{}, DType::float32, all_frozen), Origin{},
+                     std::move(report),
                      fmt::format("{} of {} layers from {} ({})", architecture.model_type, settings.model.n_layers,
                                  path.string(), source.format)};
   check_mask_token(settings, result.model.vocabulary, source.config);
@@ -197,6 +204,15 @@ bool is_foreign_model(const fs::path& path) {
   if (fs::is_directory(path)) return fs::exists(path / "config.json");
   if (!fs::is_regular_file(path)) return false;
   return is_gguf(path) || path.extension() == ".safetensors" || path.extension() == ".bin" || path.extension() == ".pt";
+}
+
+std::vector<std::string> files_of_model(const fs::path& path) {
+  if (!fs::exists(path)) return {};
+  if (!is_foreign_model(path)) return files_of_run(path);
+  if (!fs::is_directory(path)) return {path.string()};
+  std::vector<std::string> files;
+  for (const auto& entry : fs::directory_iterator(path)) files.push_back(entry.path().string());
+  return files;
 }
 
 SourceModel open_source_model(const fs::path& path, const ImportOptions& options) {

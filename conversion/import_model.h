@@ -36,6 +36,9 @@ struct SourceModel {
 /// Returns true if the path is a model of another program: a directory with config.json, a GGUF file, or a weights file
 /// (.safetensors, .bin, .pt).
 bool is_foreign_model(const std::filesystem::path& path);
+/// Returns the files that open_source_model() may read: those of a run (files_of_run), or of a foreign model and its
+/// directory; none if the path does not exist. Throws as files_of_run().
+std::vector<std::string> files_of_model(const std::filesystem::path& path);
 
 /// Opens a Hugging Face directory (of the families in architectures(); safetensors or PyTorch), a GGUF file, a
 /// directory written by furlong export, or a Furlong checkpoint or run directory. Throws a one-line UserError naming

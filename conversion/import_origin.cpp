@@ -8,6 +8,7 @@
 
 #include "formats/json_text.h"
 #include "framework/core/error.h"
+#include "framework/core/log.h"
 #include "framework/core/printable.h"
 #include "framework/io/atomic_file.h"
 #include "framework/io/text_file.h"
@@ -82,12 +83,13 @@ Origin Origin::from_checkpoint(const CheckpointOrigin& kept, const std::string& 
   if (origin.file_names.size() != kept.files.size())
     throw UserError("{}: its text 'origin' names {} files, but there are {}; import the model again", path,
                     origin.file_names.size(), kept.files.size());
-  for (const std::string& name : origin.file_names) {
-    const fs::path file(name);
-    if (file.is_absolute() || name.empty() || std::find(file.begin(), file.end(), "..") != file.end())
-      throw UserError("{}: its text 'origin' names the file {}; expected a relative path inside the directory", path,
-                      foreign::printable(name));
-  }
+  // An export writes them, so a forged checkpoint must not choose names.
+  for (const std::string& name : origin.file_names)
+    if (std::find(std::begin(known_files), std::end(known_files), name) == std::end(known_files))
+      throw UserError(
+          "{}: its text 'origin' names the file '{}', which is none of a model's tokenizer; import the "
+          "model again",
+          path, foreign::printable(name));
   origin.files = kept.files;
   origin.carried = kept.carried;
   return origin;
@@ -97,6 +99,23 @@ const std::vector<std::string>& model_file_names() {
   static const std::vector<std::string> names(std::begin(known_files), std::end(known_files));
   return names;
 }
+
+namespace {
+
+/// A repository that was cloned can contain links to private files of this machine.
+void warn_of_link_outside(const fs::path& directory, const fs::path& file) {
+  std::error_code failure;
+  const fs::path real = fs::canonical(file, failure), folder = fs::canonical(directory, failure);
+  const auto is_in = [&](const fs::path& parent) {
+    return std::mismatch(parent.begin(), parent.end(), real.begin(), real.end()).first == parent.end();
+  };
+  // The cache of Hugging Face: snapshots/COMMIT/FILE is a link to blobs/HASH.
+  if (failure || is_in(folder) || is_in(folder.parent_path().parent_path() / "blobs")) return;
+  log_warn("{}: is a link to {}, outside the model's directory; the checkpoint and its exports contain that file",
+           file.string(), real.string());
+}
+
+}  // namespace
 
 void collect_files(const fs::path& directory, Origin& origin) {
   constexpr std::uintmax_t most = std::uintmax_t{256} << 20;
@@ -108,6 +127,7 @@ void collect_files(const fs::path& directory, Origin& origin) {
     if (size > most)
       throw UserError("{}: has {} bytes; expected at most 256 MiB for a file of a model's tokenizer", file.string(),
                       size);
+    warn_of_link_outside(directory, file);
     origin.file_names.emplace_back(name);
     origin.files.push_back(read_text_file(file, most));
   }

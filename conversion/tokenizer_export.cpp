@@ -7,6 +7,7 @@
 #include "conversion/sentencepiece_json.h"
 #include "conversion/tokenizer_json.h"
 #include "datasets/tokenizers/base64.h"
+#include "framework/io/json_bounds.h"
 
 namespace furlong {
 namespace {
@@ -157,6 +158,7 @@ TokenizerExport export_tokenizer(const Vocabulary& vocabulary, const SequenceFra
 }
 
 std::string completed_tokenizer_config(const std::string& existing, const std::string& own) {
+  foreign::check_ordered_json(existing, "tokenizer_config.json");
   Json config = Json::parse(existing, nullptr, false);
   if (!config.is_object()) return existing;
   const bool has_class = config.contains("tokenizer_class");

@@ -10,6 +10,7 @@
 #include "datasets/prepare/dataset_writer.h"
 #include "framework/core/error.h"
 #include "framework/io/hdf5.h"
+#include "framework/io/json_bounds.h"
 
 namespace furlong {
 
@@ -216,6 +217,7 @@ TokenizedDataset TokenizedDataset::open(const std::string& path) {
   }
   Vocabulary vocabulary = Vocabulary::from_json(read_vocabulary(file), path);
   auto state = std::make_unique<State>(path, std::move(file), std::move(vocabulary));
+  foreign::check_ordered_json(state->provenance, path + ": provenance");  // for all who parse it
   check_type(state->tokens, 1, false);
   state->check_documents();
   for (const Split which : all_splits) {

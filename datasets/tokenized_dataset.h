@@ -32,7 +32,8 @@ class TokenizedDataset : public Dataset {
 
   const std::string& path() const override;
   const Vocabulary& vocabulary() const override;
-  /// Returns JSON: sources with size and hash, options, time, version.
+  /// Returns JSON: sources with size and hash, options, time, version. Of files of others it may be any text, within
+  /// the limits of check_ordered_json().
   const std::string& provenance() const;
   std::uint64_t n_tokens() const;
   std::uint64_t n_documents() const;

@@ -218,6 +218,8 @@ EmbedReport embed(Model& model, const SequenceInput& input, const std::filesyste
   const auto file = make_embedding_file(output, {.width = width,
                                                  .per_token = per_token,
                                                  .attributes = {{"model", options.model},
+                                                                {"checkpoint", model.checkpoint},
+                                                                {"step", model.step},
                                                                 {"weights", model.has_ema_weights ? "ema" : "raw"},
                                                                 {"pooling", name_of(options.pooling)},
                                                                 {"layer", layer},

@@ -78,7 +78,7 @@ class Hdf5File : public EmbeddingFile {
     flush_ids();
     if (offsets_) offsets_->flush();
     file_.close();
-    place_.commit();
+    place_.commit_last();
   }
 
  private:
@@ -112,7 +112,7 @@ class NpyFile : public EmbeddingFile {
     flush();
     const std::string text = header();
     place_.write_at(0, text.data(), text.size());
-    place_.commit();
+    place_.commit_last();
   }
 
  private:
@@ -158,7 +158,7 @@ class TsvFile : public EmbeddingFile {
   void end() override {}
   void finish() override {
     flush();
-    place_.commit();
+    place_.commit_last();
   }
 
  private:

@@ -4,6 +4,7 @@
 
 #include "evaluation/sequences/hidden_states.h"
 #include "framework/core/shape.h"
+#include "framework/core/version.h"
 #include "framework/io/atomic_file.h"
 #include "framework/io/hdf5.h"
 #include "framework/primitives/arithmetic.h"
@@ -85,8 +86,17 @@ void write_logits(Model& model, const TokenRows& rows, const fs::path& output, c
   if (!options.hidden && model.settings.objective.learns_labels())
     throw UserError("this model predicts labels and has no logits of tokens; add --hidden to write hidden states");
   if (!options.hidden) require_output_layer(model.settings, "logits");
+  hdf5::File::check_output_name(output);
   AtomicFile place(output);
   hdf5::File file = hdf5::File::create(place);
+  file.set_text("format", "furlong logits");
+  file.set_integer("format_version", 1);
+  file.set_text("version", version());
+  file.set_text("commit", commit());
+  file.set_text("checkpoint", model.checkpoint);
+  file.set_integer("step", model.step);
+  file.set_text("weights", model.has_ema_weights ? "ema" : "raw");
+  file.set_text("dtype", name_of(model.store->compute_dtype()));
   const std::int64_t width =
       options.hidden ? model.settings.model.d_model : model.store->find("token_embedding.weight").shape()[0];
   Results results(file, options.hidden ? "hidden" : "logits", rows, width,
@@ -113,7 +123,7 @@ void write_logits(Model& model, const TokenRows& rows, const fs::path& output, c
   }
   file.write("lengths", hdf5::Type::i64, {static_cast<std::uint64_t>(rows.rows())}, rows.lengths.data());
   file.close();
-  place.commit();
+  place.commit_last();
 }
 
 }  // namespace furlong

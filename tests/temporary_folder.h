@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <exception>
 #include <filesystem>
 #include <fstream>
@@ -14,8 +15,9 @@ class WithTemporaryFolder : public ::testing::Test {
  protected:
   WithTemporaryFolder() {
     const auto* info = ::testing::UnitTest::GetInstance()->current_test_info();
-    folder_ = std::filesystem::temp_directory_path() / (std::string("furlong_") + info->test_suite_name() + "_" +
-                                                        info->name() + "_" + std::to_string(::getpid()));
+    std::string name = std::string("furlong_") + info->test_suite_name() + "_" + info->name();
+    std::replace(name.begin(), name.end(), '/', '_');  // of parameterized tests
+    folder_ = std::filesystem::temp_directory_path() / (name + "_" + std::to_string(::getpid()));
     std::filesystem::create_directories(folder_);
   }
   ~WithTemporaryFolder() override { std::filesystem::remove_all(folder_); }

@@ -173,8 +173,7 @@ void StoreClient::Connection::join() {
   } while (steady_clock::now() < deadline && !options_.give_up());
   throw MachineError(
       "rank {} on host {}: no job store at {}{} within {:.1f} s: {}; check that rank 0 has started and that "
-      "MASTER_ADDR "
-      "and MASTER_PORT name its host and port",
+      "MASTER_ADDR and MASTER_PORT name its host and port",
       options_.rank, options_.host, address_text(options_.address, options_.port), tried,
       seconds(steady_clock::now() - start), problem);
 }

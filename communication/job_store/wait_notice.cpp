@@ -68,8 +68,7 @@ void WaitNotice::log_notice(const Operation& operation, double seconds) {
   } else if (!elsewhere.empty()) {
     log_warn(
         "{} has taken {:.0f} s: {}; the ranks run different operations and wait for each other: stop the job, and "
-        "start "
-        "all ranks with the same configuration",
+        "start all ranks with the same configuration",
         operation.name, seconds, fmt::join(elsewhere, ", "));
   } else {
     log_warn("{} has taken {:.0f} s; {}", operation.name, seconds,

@@ -69,6 +69,10 @@ LaunchSettings launch_settings(const LaunchOptions& options, const EnvironmentFu
   settings.host = this_host();
   settings.secret = random_secret();
   settings.cores = read_machine().cpu.usable_cores();
+  const int most = std::max(64, 16 * settings.cores);
+  if (options.processes > most)
+    throw UserError("--processes {}: expected at most {}, which is 16 for each of {} cores and at least 64",
+                    options.processes, most, settings.cores);
   settings.threads = std::max(1, settings.cores / settings.processes);
   if (const auto requested = requested_threads(environment)) {
     settings.threads = requested->count;

@@ -102,6 +102,7 @@ class Launch {
 
   int run(const LaunchSettings& settings) {
     start(settings);
+    collect_exits();  // start() has taken the signals of ranks that ended meanwhile
     while (count_living() > 0) {
       wait_for_events();
       handle_signals();
@@ -132,6 +133,8 @@ class Launch {
       for (Socket* pipe : {&started.out, &started.err}) {
         if (*pipe) rank.streams.push_back({std::move(*pipe), LinePrefixer(fmt::format("[rank {}] ", number))});
       }
+      handle_signals();
+      if (!forwarded_.empty()) return;  // the ranks cannot find each other anyway
     }
   }
 

@@ -14,7 +14,7 @@ EMPTY = -1e30  # the logarithm of nothing. Finite: -inf - -inf is NaN
 
 def rows_of(x, begin, end, fill=0.0):
     """Rows [begin, end) of x [..., n, c]. Those before 0 and from n on are `fill`."""
-    n, count = x.shape[-2], end - begin
+    n, count = x.shape[-2], max(end - begin, 0)
     inside = x[..., min(max(begin, 0), n) : min(max(end, 0), n), :]
     before = min(max(-begin, 0), count)
     return F.pad(inside, (0, 0, before, count - before - inside.shape[-2]), value=fill)

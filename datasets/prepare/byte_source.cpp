@@ -10,13 +10,16 @@
 #include <zstd_errors.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <string_view>
 #include <system_error>
 #include <vector>
 
 #include "framework/core/error.h"
+#include "framework/core/lower_case.h"
 #include "framework/io/atomic_file.h"
 
 namespace furlong {
@@ -249,10 +252,19 @@ struct ByteSource::State {
 };
 
 std::string_view without_compression(std::string_view file_name) {
-  for (const std::string_view packed : {".gz", ".xz", ".zst"}) {
-    if (file_name.ends_with(packed)) file_name.remove_suffix(packed.size());
-  }
+  const std::string name = lower_case(std::string(file_name));
+  for (const std::string_view packed : {".gz", ".xz", ".zst"})
+    if (name.ends_with(packed)) return file_name.substr(0, name.size() - packed.size());
   return file_name;
+}
+
+std::string extension_of(std::string_view file_name) {
+  return lower_case(std::filesystem::path(without_compression(file_name)).extension().string());
+}
+
+bool is_fasta_name(std::string_view file_name) {
+  constexpr std::array<std::string_view, 7> fasta{".fa", ".fasta", ".fas", ".faa", ".fna", ".ffn", ".frn"};
+  return std::find(fasta.begin(), fasta.end(), extension_of(file_name)) != fasta.end();
 }
 
 ByteSource::ByteSource(const std::string& path) : state_(std::make_unique<State>()) {

@@ -13,6 +13,10 @@ inline constexpr std::string_view byte_order_mark = "\xef\xbb\xbf";
 
 /// Returns a file's name without .gz, .xz or .zst at its end.
 std::string_view without_compression(std::string_view file_name);
+/// Returns the extension in lower case (".csv"), before that of a compression. Empty if the name has none.
+std::string extension_of(std::string_view file_name);
+/// Whether the extension is one of FASTA.
+bool is_fasta_name(std::string_view file_name);
 
 /// Reads from beginning to end in constant memory. gzip, xz and zstd are detected by their first bytes, not by the file
 /// name. Files of several members (as bgzip, pigz and cat write them) are read to the end of the last member. Throws

@@ -1,19 +1,10 @@
 #include "datasets/prepare/label_table.h"
 
-#include <algorithm>
-#include <array>
-
 #include "datasets/prepare/byte_source.h"
 #include "framework/core/error.h"
 #include "framework/core/printable.h"
 
 namespace furlong {
-
-bool is_fasta_name(std::string_view file_name) {
-  file_name = without_compression(file_name);
-  constexpr std::array<std::string_view, 5> endings{".fa", ".fasta", ".faa", ".fna", ".ffn"};
-  return std::any_of(endings.begin(), endings.end(), [&](std::string_view end) { return file_name.ends_with(end); });
-}
 
 LabelTable::LabelTable(const LabeledFormat& format, const std::string& file_name)
     : is_fasta_(is_fasta_name(file_name)), file_name_(file_name), parser_(format) {

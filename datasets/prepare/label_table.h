@@ -9,9 +9,6 @@
 
 namespace furlong {
 
-/// Returns whether a file name has an extension of FASTA, such as ".fa.gz".
-bool is_fasta_name(std::string_view file_name);
-
 /// The labels of FASTA records by the record's name, in memory. The file is a table or JSON lines, whose text field is
 /// the name, or FASTA with one character for each letter of a sequence (LabelKind::tokens).
 class LabelTable : public DocumentSink {

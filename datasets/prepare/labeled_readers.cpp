@@ -1,6 +1,7 @@
 #include "datasets/prepare/labeled_readers.h"
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <charconv>
 #include <iterator>
@@ -214,8 +215,10 @@ class RecordParser {
   void take_header(const std::vector<std::string>& names, const std::string& place) {
     for (const std::string& field : fields_) {
       const auto number = column_number(field);
-      const auto found =
-          std::find_if(names.begin(), names.end(), [&](const std::string& name) { return trimmed(name) == field; });
+      const auto named = [&](const std::string& name) { return !number && trimmed(name) == field; };
+      const auto found = std::find_if(names.begin(), names.end(), named);
+      if (std::count_if(found, names.end(), named) > 1)
+        throw UserError("{}: the header has '{}' more than once; give the number of the column", place, field);
       if (!number && found == names.end())
         throw UserError("{}: column '{}' is missing; the header has {}", place, field,
                         foreign::single_line(fmt::format("{}", fmt::join(names, ", ")), 200));
@@ -470,24 +473,15 @@ class LabeledReader : public DocumentReader {
 }  // namespace
 
 std::string_view name_of(LabeledFormat::Kind kind) {
-  switch (kind) {
-    case Kind::csv:
-      return "csv";
-    case Kind::jsonl:
-      return "jsonl";
-    case Kind::files:
-      return "files";
-    case Kind::tsv:
-      break;
-  }
-  return "tsv";
+  constexpr std::array<std::string_view, 4> names{"tsv", "csv", "jsonl", "files"};
+  return names.at(static_cast<std::size_t>(kind));
 }
 
 LabeledFormat::Kind labeled_format_of(std::string_view file_name) {
-  const std::string_view base = without_compression(file_name);
-  if (base.ends_with(".tsv")) return Kind::tsv;
-  if (base.ends_with(".csv")) return Kind::csv;
-  if (base.ends_with(".jsonl") || base.ends_with(".ndjson")) return Kind::jsonl;
+  const std::string extension = extension_of(file_name);
+  if (extension == ".tsv") return Kind::tsv;
+  if (extension == ".csv") return Kind::csv;
+  if (extension == ".jsonl" || extension == ".ndjson") return Kind::jsonl;
   throw UserError("{}: the file extension is not .tsv, .csv or .jsonl; pass --format tsv, csv or jsonl", file_name);
 }
 

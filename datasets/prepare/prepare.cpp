@@ -117,6 +117,10 @@ void check_paths(const PrepareOptions& options, const std::vector<InputFile>& in
     throw UserError("{}: is the same file as {}, so its documents could be in two splits; remove one", input.path,
                     known->second->path);
   }
+  const std::vector<std::string>& label_fields = options.labeled.label_fields;
+  if (std::find(label_fields.begin(), label_fields.end(), options.labeled.text_field) != label_fields.end())
+    throw UserError("--text-field and --label-field: both are '{}', so the text would be its own label",
+                    options.labeled.text_field);
   if (options.labeled.label_kind == LabelKind::numbers && options.store.split_by == SplitBy::span)
     throw UserError(
         "--label-type number needs --split-by document, because mean and deviation are those of training documents");
@@ -234,8 +238,7 @@ class Preparation {
     if (const std::uint64_t n = report_.ignored.not_utf8; n > 0)
       log_warn(
           "{} document{} contain{} bytes that are not UTF-8, which the tokenizer reads as U+FFFD or leaves out; "
-          "convert "
-          "the input (iconv -f latin1 -t utf8)",
+          "convert the input (iconv -f latin1 -t utf8)",
           n, n == 1 ? "" : "s", n == 1 ? "s" : "");
     if (vocabulary_->tokenizer() && vocabulary_->unknown_id())
       report_.n_unknown = report_.store.counts[static_cast<std::size_t>(*vocabulary_->unknown_id())];
@@ -248,25 +251,33 @@ class Preparation {
   }
 
  private:
-  /// A label that a split lacks makes its metrics over labels meaningless.
-  void warn_of_missing_labels() const {
+  /// Returns the labels that one split has and the other lacks, at most five by name, or nothing.
+  std::string labels_missing(Split from, Split present_in) const {
     constexpr std::size_t max_names = 5;
+    std::string names;
+    std::size_t n = 0;
+    for (const LabelSummary& label : report_.store.labels) {
+      if (label.split_counts[static_cast<std::size_t>(present_in)] == 0) continue;
+      if (label.split_counts[static_cast<std::size_t>(from)] > 0) continue;
+      if (n++ < max_names) names += fmt::format("{}'{}'", n > 1 ? ", " : "", foreign::printable(label.name));
+    }
+    if (n == 0) return "";
+    return fmt::format("the {} split lacks {} label{} of the {} split: {}{}", name_of(from), n, n == 1 ? "" : "s",
+                       present_in == Split::train ? "training" : name_of(present_in), names,
+                       n > max_names ? ", ..." : "");
+  }
+
+  /// A label that a split lacks makes its metrics over labels meaningless. One that only the training split lacks is
+  /// never learned: perhaps a misspelled one.
+  void warn_of_missing_labels() const {
+    const bool official = !options_.validation_inputs.empty() || !options_.test_inputs.empty();
+    const char* advice = official ? "" : "; change --seed or --split, or add data";
     for (const Split split : {Split::validation, Split::test}) {
-      const auto index = static_cast<std::size_t>(split);
-      if (report_.store.split_documents[index] == 0) continue;
-      std::vector<std::string> missing;
-      for (const LabelSummary& label : report_.store.labels)
-        if (label.split_counts[0] > 0 && label.split_counts[index] == 0)
-          missing.push_back(fmt::format("'{}'", foreign::printable(label.name)));
-      if (missing.empty()) continue;
-      const std::size_t shown = std::min(max_names, missing.size());
-      log_warn("the {} split lacks {} label{} of the training split: {}{}; its metrics say nothing about {}{}",
-               name_of(split), missing.size(), missing.size() == 1 ? "" : "s",
-               fmt::join(missing.begin(), missing.begin() + static_cast<std::ptrdiff_t>(shown), ", "),
-               shown < missing.size() ? ", ..." : "", missing.size() == 1 ? "it" : "them",
-               options_.validation_inputs.empty() && options_.test_inputs.empty()
-                   ? "; change --seed or --split, or add data"
-                   : "");
+      if (report_.store.split_documents[static_cast<std::size_t>(split)] == 0) continue;
+      if (const std::string missing = labels_missing(split, Split::train); !missing.empty())
+        log_warn("{}; its metrics say nothing about such labels{}", missing, advice);
+      if (const std::string missing = labels_missing(Split::train, split); !missing.empty())
+        log_warn("{}; no model can learn such labels; check their spelling{}", missing, advice);
     }
   }
 

@@ -13,6 +13,7 @@
 #include "datasets/tokenizers/tokenizer_kinds.h"
 #include "datasets/tokenizers/unicode.h"
 #include "formats/gguf.h"
+#include "framework/core/log.h"
 #include "framework/core/printable.h"
 #include "framework/io/atomic_file.h"
 #include "framework/io/text_file.h"
@@ -237,6 +238,11 @@ std::shared_ptr<const Tokenizer> from_vocab_txt(const fs::path& path, const Side
     return plain(token) && unicode::lowercase(token) != token;
   });
   parts.lowercase = config.boolean("do_lower_case", !cased);
+  if (cased && !config.has("do_lower_case"))
+    log_warn(
+        "{}: has capital letters, and no tokenizer_config.json says do_lower_case, so texts are not lower-cased; "
+        "transformers lower-cases them by default: add the key to be sure",
+        path.string());
   parts.strip_accents = config.boolean("strip_accents", parts.lowercase);
   parts.space_ideographs = config.boolean("tokenize_chinese_chars", true);
   const bool mpnet = side_files.class_name == "MPNetTokenizer";

@@ -77,8 +77,7 @@ void check_special_tokens(const Tokenizer& tokenizer, std::string_view origin) {
     if (id >= tokenizer.size())
       throw UserError(
           "{}: special tokens added around a text: token {} does not exist; ids are below {}; use the tokenizer files "
-          "of "
-          "one model",
+          "of one model",
           origin, id, tokenizer.size());
   }
 }

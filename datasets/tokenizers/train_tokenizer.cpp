@@ -150,7 +150,7 @@ TrainTokenizerReport train_tokenizer(const TrainTokenizerOptions& options) {
   sentencepiece::SentencePieceProcessor processor;
   require(processor.LoadFromSerializedProto(model).ok(), "SentencePiece cannot read the model that it trained");
   file.write(model);
-  file.commit();
+  file.commit_last();
   return {processor.GetPieceSize(), lines.lines(), lines.bytes(), seconds_since(begin)};
 }
 

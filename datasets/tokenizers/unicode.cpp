@@ -9,32 +9,10 @@
 #include <utility>
 
 #include "framework/core/error.h"
+#include "framework/core/printable.h"
 
 namespace furlong::unicode {
 namespace {
-
-/// Returns the length in bytes of the well-formed character at `text[position]` (Unicode, table 3-7), or 0 if there is
-/// none.
-std::size_t well_formed(std::string_view text, std::size_t position) {
-  const auto byte = [&](std::size_t i) {
-    return position + i < text.size() ? static_cast<unsigned char>(text[position + i]) : 0u;
-  };
-  const auto follows = [&](std::size_t i, unsigned low = 0x80, unsigned high = 0xBF) {
-    return byte(i) >= low && byte(i) <= high;
-  };
-  const unsigned first = byte(0);
-  if (first < 0x80) return 1;
-  if (first >= 0xC2 && first <= 0xDF) return follows(1) ? 2 : 0;
-  if (first >= 0xE0 && first <= 0xEF) {
-    const unsigned low = first == 0xE0 ? 0xA0 : 0x80, high = first == 0xED ? 0x9F : 0xBF;
-    return follows(1, low, high) && follows(2) ? 3 : 0;
-  }
-  if (first >= 0xF0 && first <= 0xF4) {
-    const unsigned low = first == 0xF0 ? 0x90 : 0x80, high = first == 0xF4 ? 0x8F : 0xBF;
-    return follows(1, low, high) && follows(2) && follows(3) ? 4 : 0;
-  }
-  return 0;
-}
 
 utf8proc_category_t category(char32_t character) { return utf8proc_category(static_cast<utf8proc_int32_t>(character)); }
 
@@ -49,7 +27,7 @@ char32_t next(std::string_view text, std::size_t& position) {
   const auto byte = [&](std::size_t i) {
     return static_cast<char32_t>(static_cast<unsigned char>(text[position + i]));
   };
-  const std::size_t length = well_formed(text, position);
+  const std::size_t length = foreign::character_bytes(text, position);
   char32_t character = replacement_character;
   switch (length) {
     case 1:
@@ -97,7 +75,7 @@ std::size_t valid_length(std::string_view text) {
       ++position;
       continue;
     }
-    const std::size_t length = well_formed(text, position);
+    const std::size_t length = foreign::character_bytes(text, position);
     if (length == 0) break;
     position += length;
   }

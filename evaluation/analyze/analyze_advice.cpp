@@ -56,7 +56,7 @@ std::vector<Trial> trials_of(const std::vector<AttentionCandidate>& candidates, 
       }
     } else {
       const std::int64_t most = most_features_of(candidate, options.max_features);
-      for (double m = 32; m < static_cast<double>(most); m *= std::sqrt(2.0))
+      for (double m = 8; m < static_cast<double>(most); m *= std::sqrt(2.0))
         ladder.insert(rounded_features(m, candidate, most));
       ladder.insert(most);
     }

@@ -60,7 +60,7 @@ struct Advice {
 /// Returns taylor:1 and 2, limit:2, favor_trig, favor_positive, favor_hyperbolic and oprf, and variants with centering
 /// and scaling.
 const std::vector<AttentionCandidate>& default_advice_candidates();
-/// Returns advice for each group of the data. Tries candidates in order of cost, with m from 32 to M in steps of about
+/// Returns advice for each group of the data. Tries candidates in order of cost, with m from 8 to M in steps of about
 /// √2. Skips a candidate if, by m^(−1/2), M features cannot reach the target.
 std::vector<Advice> advise(const AttentionData& data, const AdviceOptions& options);
 

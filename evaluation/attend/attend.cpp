@@ -160,11 +160,18 @@ void write_attributes(hdf5::File& file, const AttendOptions& options, const Atte
   file.set_text("dtype", name_of(options.dtype));
   file.set_text("mode", options.recurrent ? "recurrent" : "parallel");
   if (mechanism.projects_sequence) file.set_text("projection", name_of(config.projection));
+  if (options.recurrent) file.set_integer("prefill", options.prefill);
   if (mechanism.has_features) {
+    const ops::FeatureMapInfo& map = ops::feature_map_info(config.feature_map);
     file.set_text("feature_map", config.feature_map);
     file.set_integer("m", report.features);
     file.set_integer("chunk_size", config.chunk_size);
-    if (ops::feature_map_info(config.feature_map).needs_random_projection)
+    file.set_text("normalizer", name_of(config.normalizer));
+    if (map.highest_order > 0) file.set_integer("order", config.map_options.order);
+    if (map.uses_kernel_epsilon) file.set_number("kernel_epsilon", config.map_options.kernel_epsilon);
+    if (map.can_cancel && config.normalizer == ops::Normalizer::sum)
+      file.set_number("denominator_guard", config.denominator_guard);
+    if (map.needs_random_projection)
       file.set_text("random_projection", report.drew_projection ? kind_of(options) : "given");
     if (report.drew_projection) file.set_integer("seed", static_cast<std::int64_t>(options.seed.value_or(0)));
   }
@@ -201,22 +208,21 @@ void write_gradients(hdf5::File& file, const Leaves& leaves, const AttendTensors
 
 AttendReport attend(const AttendOptions& options) {
   check(options);
+  hdf5::File::check_output_name(options.output);
   const layers::MechanismInfo& mechanism = layers::mechanism_info(options.config.mechanism);
   AttendTensors tensors = read_attend_tensors(options.input.string(), options.config, options.dtype, options.gradients,
                                               options.projected_length, options.device);
   if (options.recurrent && tensors.mask.documents.defined()) {
     throw UserError(
         "{}: HDF5 dataset 'documents': --mode recurrent supports only one document; use --mode parallel, or one file "
-        "per "
-        "document",
+        "per document",
         options.input.string());
   }
   if (options.recurrent && tensors.mask.keys.defined() && mechanism.has_features &&
       mechanism.window_in(options.config) > 0) {
     throw UserError(
         "{}: HDF5 dataset 'mask': --mode recurrent with --window supports no mask; use --mode parallel, which computes "
-        "the "
-        "same output",
+        "the same output",
         options.input.string());
   }
   AttendReport report;
@@ -237,7 +243,7 @@ AttendReport attend(const AttendOptions& options) {
     write_unchanged(file, "random_projection", tensors.constants.random_projection);
   if (options.gradients) write_gradients(file, leaves, tensors);
   file.close();
-  place.commit();
+  place.commit_last();
   return report;
 }
 

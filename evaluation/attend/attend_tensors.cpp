@@ -334,9 +334,7 @@ void read_feature_constants(InputFile& file, const layers::AttentionConfig& conf
     if (!info.estimates_softmax) {
       throw UserError(
           "{}: HDF5 dataset '{}' applies only to feature maps that estimate softmax, not to {}; remove it, or use a "
-          "map "
-          "such "
-          "as favor_positive",
+          "map such as favor_positive",
           file.path(), name, info.name);
     }
     file.expect_shape(name, {{found.n_heads, found.d}}, "one row of width d for each query head");
@@ -392,9 +390,7 @@ void read_projections(InputFile& file, const layers::AttentionConfig& config, st
   if (!file.has("key_projection")) {
     throw UserError(
         "{}: HDF5 dataset 'key_projection' is missing; expected shape {}, for all heads or for each (or use "
-        "--projection "
-        "mean, "
-        "which has no weights)",
+        "--projection mean, which has no weights)",
         file.path(), linear ? fmt::format("[r, {}]", found.n_key) : fmt::format("[{}, stride]", found.d));
   }
   const bool shared = !file.has("value_projection");
@@ -461,8 +457,7 @@ AttendTensors read_attend_tensors(const std::string& path, const layers::Attenti
     if (!file.has("d_output")) {
       throw UserError(
           "{}: HDF5 dataset 'd_output' is missing; expected shape [{}, {}, {}, {}], the gradient of the output for "
-          "--gradients "
-          "(ones for the sum of the output)",
+          "--gradients (ones for the sum of the output)",
           path, found.batch, found.n_heads, found.n, found.d_value);
     }
     file.expect_shape("d_output", {{found.batch, found.n_heads, found.n, found.d_value}}, "the shape of the output");

@@ -113,8 +113,7 @@ void refuse_alone(const ProcessGroup& group) {
   if (group.is_alone())
     throw UserError(
         "furlong bench comm: expected several ranks, found world size 1; start it with furlong launch --processes 2 "
-        "bench "
-        "comm");
+        "bench comm");
 }
 
 /// Rejects settings that furlong train rejects, and settings that are not measured here.

@@ -87,9 +87,9 @@ std::string prepare_command(const LraTask& task, const fs::path& config, const f
 }
 
 std::uint64_t samples_in(const Json& options, Split split) {
-  return options.is_object() && options.contains("samples")
-             ? options["samples"].value(std::string(name_of(split)), std::uint64_t{0})
-             : 0;
+  const Json samples = options.is_object() ? options.value("samples", Json()) : Json();
+  const Json found = samples.is_object() ? samples.value(std::string(name_of(split)), Json()) : Json();
+  return found.is_number_unsigned() ? found.get<std::uint64_t>() : 0;
 }
 
 /// Returns how the numbers of samples of a generated dataset differ from the published ones, or nothing. `data` is null

@@ -21,6 +21,7 @@ namespace furlong {
 namespace {
 
 constexpr std::uint64_t max_metrics_bytes = std::uint64_t{1} << 30, max_config_bytes = std::uint64_t{1} << 24;
+constexpr std::size_t max_columns = 256, max_splits = 16;
 constexpr double not_measured = std::numeric_limits<double>::quiet_NaN();
 
 /// Returns nothing for a line that is not a metrics object: a torn last line, or remains of a damaged disk.
@@ -51,6 +52,7 @@ void append(MetricColumns& columns, const nlohmann::json& object) {
   columns.tokens.push_back(tokens);
   for (const auto& [key, value] : object.items()) {
     if (key == "step" || key == "tokens" || key == "split") continue;
+    if (columns.values.size() == max_columns && !columns.values.contains(key)) continue;  // each has all lines
     std::vector<double>& column = columns.values[key];
     column.resize(rows, not_measured);  // lines before the first with this key
     column.push_back(value.is_number() ? value.get<double>() : not_measured);
@@ -67,10 +69,11 @@ void read_metrics(RunFiles& run) {
     if (end == std::string::npos) break;  // a line that is being written
     const nlohmann::json object = metrics_object(std::string_view(text).substr(begin, end - begin), file.string());
     begin = end + 1;
-    if (object.is_null())
+    const std::string split = object.is_null() ? "" : object["split"].get<std::string>();
+    if (split.empty() || (run.splits.size() == max_splits && !run.splits.contains(split)))
       ++invalid;
     else
-      append(run.splits[object["split"].get<std::string>()], object);
+      append(run.splits[split], object);
   }
   if (invalid > 0)
     run.problems.push_back(

@@ -23,13 +23,31 @@ constexpr std::size_t block_bytes = 1 << 16, slice_bytes = 1 << 12;  // read at 
 constexpr std::size_t queue_bytes = 1 << 18;  // of text that waits for a tokenizer: a window has about as much
 
 Format format_of_name(std::string_view name) {
-  name = without_compression(name);
-  for (const std::string_view fasta : {".fa", ".fasta", ".faa", ".fna", ".ffn"}) {
-    if (name.ends_with(fasta)) return Format::fasta;
-  }
-  if (name.ends_with(".tsv")) return Format::tsv;
-  if (name.ends_with(".csv")) return Format::csv;
-  return name.ends_with(".jsonl") || name.ends_with(".ndjson") ? Format::jsonl : Format::text;
+  if (is_fasta_name(name)) return Format::fasta;
+  const std::string extension = extension_of(name);
+  if (extension == ".tsv") return Format::tsv;
+  if (extension == ".csv") return Format::csv;
+  return extension == ".jsonl" || extension == ".ndjson" ? Format::jsonl : Format::text;
+}
+
+bool reads_letters(const Vocabulary& vocabulary) {
+  const auto& tokenizer = vocabulary.tokenizer();
+  return tokenizer ? tokenizer->kind() == "letters" : vocabulary.kind() != Vocabulary::Kind::bytes;
+}
+
+/// Throws if a file surely is none of the formats. Text that begins as FASTA does is an error for models of letters,
+/// and a warning for others, whose texts may quote.
+void check_beginning(std::string_view beginning, const std::string& name, bool is_text_by_name, bool reads_letters) {
+  constexpr std::string_view hdf5 = "\x89HDF\r\n\x1a\n";  // in checkpoints behind a block of 512 bytes
+  const bool is_hdf5 =
+      beginning.starts_with(hdf5) || (beginning.size() > 512 && beginning.substr(512).starts_with(hdf5));
+  const char* kind = is_hdf5 ? "an HDF5 file" : is_surely_picture(beginning) ? "a picture" : nullptr;
+  if (kind) throw UserError("{}: is {}; expected text, FASTA, a table or JSON lines", name, kind);
+  if (beginning.starts_with(byte_order_mark)) beginning.remove_prefix(byte_order_mark.size());
+  if (!is_text_by_name || !beginning.starts_with('>')) return;
+  constexpr const char* finding = "{}: begins with '>' as FASTA does, but is read as text, each line as a sequence";
+  if (reads_letters) throw UserError("{}; pass --input-format fasta, or text", fmt::format(finding, name));
+  log_warn("{}; --input-format fasta reads FASTA", fmt::format(finding, name));
 }
 
 LabeledFormat table_format(Format format, const SequenceInput& input) {
@@ -283,8 +301,9 @@ ReadSummary read_sequences(const SequenceInput& input, const Vocabulary& vocabul
     std::uint64_t begin = 0;
     bool is_first = true;
     while (const std::size_t count = source.read(block.data(), block.size())) {
-      if (std::exchange(is_first, false) && is_surely_picture({block.data(), count}))
-        throw UserError("{}: is a picture; expected text, FASTA, a table or JSON lines", source.name());
+      if (std::exchange(is_first, false))
+        check_beginning({block.data(), count}, source.name(),
+                        input.format == Format::automatic && format == Format::text, reads_letters(vocabulary));
       const std::uint64_t end = source.file_bytes();
       for (std::size_t first = 0; first < count; first += slice_bytes) {
         const std::string_view slice = std::string_view(block.data(), count).substr(first, slice_bytes);

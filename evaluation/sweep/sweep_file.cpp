@@ -13,6 +13,9 @@
 namespace furlong {
 namespace {
 
+constexpr std::size_t max_parts = 65536;  // of a value
+constexpr int max_depth = 8;              // of lists in it
+
 namespace fs = std::filesystem;
 using Combination = std::vector<SweepValue>;
 
@@ -110,8 +113,13 @@ class SweepReader {
     return found;
   }
 
-  /// Returns a value as YAML on one line.
-  std::string text_of(const YAML::Node& value, bool in_list = false) const {
+  /// Returns a value as YAML on one line. `budget` bounds its length, because aliases can repeat lists, or contain
+  /// themselves.
+  std::string text_of(const YAML::Node& value, const config::Place& place, std::size_t& budget, int depth = 0) const {
+    const bool in_list = depth > 0;
+    if (budget-- == 0 || depth == max_depth)
+      throw UserError("{}: a value has more than {} parts, or is nested more than {} deep", place.text(), max_parts,
+                      max_depth);
     if (value.IsNull()) return "null";
     if (value.IsScalar()) {
       source_.check_quotes(value);
@@ -121,15 +129,17 @@ class SweepReader {
     }
     std::vector<std::string> texts;
     for (const auto& item : value)
-      texts.push_back(value.IsMap() ? text_of(item.first, true) + ": " + text_of(item.second, true)
-                                    : text_of(item, true));
+      texts.push_back(value.IsMap() ? text_of(item.first, place, budget, depth + 1) + ": " +
+                                          text_of(item.second, place, budget, depth + 1)
+                                    : text_of(item, place, budget, depth + 1));
     return (value.IsMap() ? "{" : "[") + config::join(texts, ", ") + (value.IsMap() ? "}" : "]");
   }
 
   SweepValue setting(const std::string& key, const YAML::Node& value, const config::Place& place) const {
     if (key == "run_directory")
       throw UserError("{}: run_directory is set for each run; write output: with the folder of all runs", place.text());
-    return {key, text_of(value), place};
+    std::size_t budget = max_parts;
+    return {key, text_of(value, place, budget), place};
   }
 
   std::vector<Combination> read_grid(const Entry& grid) const {

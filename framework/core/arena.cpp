@@ -1,10 +1,14 @@
 #include "framework/core/arena.h"
 
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <string_view>
 #include <utility>
 
@@ -253,11 +257,31 @@ GpuArenas& gpu_arenas() {
   return *arenas;
 }
 
+/// Returns the bytes of address space that tensors in host memory may take: those of the machine's memory, or three
+/// quarters of what the limits on address space and data leave (ulimit -v, -d). Threads and libraries need the rest.
+std::int64_t host_capacity() {
+  const std::int64_t page = sysconf(_SC_PAGESIZE);
+  std::int64_t bytes = sysconf(_SC_PHYS_PAGES) * page;
+  std::array<std::int64_t, 6> pages{};  // all, resident, shared, text, 0, data
+  std::ifstream used("/proc/self/statm");
+  for (std::int64_t& count : pages) used >> count;
+  const auto limit_by = [&](int resource, std::int64_t in_use) {
+    struct rlimit limit {};
+    if (getrlimit(static_cast<__rlimit_resource>(resource), &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return;
+    constexpr std::int64_t least = 1 << 20;
+    const auto total = static_cast<std::int64_t>(std::min<rlim_t>(limit.rlim_cur, 1ULL << 62));
+    bytes = std::min(bytes, std::max(least, (total - in_use * page) / 4 * 3));
+  };
+  limit_by(RLIMIT_AS, pages[0]);
+  limit_by(RLIMIT_DATA, pages[5]);
+  return bytes;
+}
+
 }  // namespace
 
 Arena& arena(const Device& device) {
   // Leaked on purpose: tensors with static storage may outlive any order of destruction.
-  static Arena* const cpu = new Arena(Device{}, sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE));
+  static Arena* const cpu = new Arena(Device{}, host_capacity());
   static Arena* const shape_only = new Arena(Device{DeviceType::shape_only, 0}, std::int64_t{1} << 45);
   if (device.is_cpu()) return *cpu;
   if (device.is_shape_only()) return *shape_only;

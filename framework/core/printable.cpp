@@ -6,9 +6,6 @@
 
 namespace furlong::foreign {
 
-namespace {
-
-/// Returns the bytes of the character that starts at `at`; 0 if none does.
 std::size_t character_bytes(std::string_view text, std::size_t at) {
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[at + i]); };
   const unsigned char first = byte(0);
@@ -26,6 +23,8 @@ std::size_t character_bytes(std::string_view text, std::size_t at) {
   if ((first == 0xf0 && byte(1) < 0x90) || (first == 0xf4 && byte(1) >= 0x90)) return 0;
   return length;
 }
+
+namespace {
 
 std::string escaped(std::string_view bytes, std::size_t longest, bool quotes) {
   std::string result;

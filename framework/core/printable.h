@@ -9,6 +9,9 @@
 
 namespace furlong::foreign {
 
+/// Returns the bytes of the character that starts at `at`, in UTF-8 as is_utf8() defines it; 0 if none does.
+std::size_t character_bytes(std::string_view text, std::size_t at);
+
 /// Whether the bytes are valid UTF-8 (RFC 3629): shortest forms, no surrogates, nothing above U+10FFFF.
 bool is_utf8(std::string_view bytes);
 

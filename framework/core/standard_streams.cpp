@@ -44,6 +44,11 @@ int open_again(int descriptor) noexcept {
 /// Writes to a pipe or a terminal. poll() alone is not enough: a terminal is ready when one byte fits, and a
 /// longer write then blocks.
 ssize_t write_to_reader(int descriptor, std::string_view text, bool is_terminal) noexcept {
+  // Opened again, the placeholder of a closed descriptor would take everything.
+  if (const int flags = ::fcntl(descriptor, F_GETFL); flags >= 0 && (flags & O_ACCMODE) == O_RDONLY) {
+    errno = EBADF;
+    return -1;
+  }
   const int own = open_again(descriptor);
   if (own < 0) {
     pollfd watched{descriptor, POLLOUT, 0};

@@ -343,6 +343,13 @@ void AtomicFile::commit() {
   }
 }
 
+void AtomicFile::commit_last() {
+  flush();
+  const DelayedSignals delayed;
+  commit();
+  output_is_complete();
+}
+
 void write_file_atomically(const fs::path& path, std::string_view text) {
   AtomicFile file(path);
   file.write(text);

@@ -70,6 +70,9 @@ class AtomicFile {
   /// Flushes the file, renames it to its final name, and flushes the folder. Call once, last. After a throw without
   /// `overwrite` there is no file of that name, unless another program has created it.
   void commit();
+  /// As commit(), for the only or last output of a command: signals that come later end the program with status 0
+  /// (output_is_complete).
+  void commit_last();
   /// Closes and removes the partial file. Does nothing after commit().
   void discard() noexcept;
 

@@ -152,8 +152,7 @@ class ForeignFile::Reader {
     if (memory > 0 && 2 * bytes > memory)
       throw UserError(
           "{}: HDF5 dataset /{} has {} bytes of elements; reading it takes two copies, and this machine has {} bytes "
-          "of "
-          "memory",
+          "of memory",
           path_, name, bytes, memory);
   }
 

@@ -339,6 +339,12 @@ File File::create(AtomicFile& file) {
   return {std::move(handle), std::move(origin)};
 }
 
+void File::check_output_name(const std::filesystem::path& path) {
+  const std::string extension = path.extension().string();
+  if (extension != ".h5" && extension != ".hdf5")
+    throw UserError("--output: {} has the extension '{}'; expected .h5 or .hdf5", path.string(), extension);
+}
+
 bool File::lacks_signature(const std::string& path) {
   const Lock lock;
   return H5Fis_hdf5(path.c_str()) == 0;  // negative: it cannot be read

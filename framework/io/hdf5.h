@@ -6,6 +6,7 @@
 // error. A failed write throws MachineError. Both name the file.
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -195,6 +196,8 @@ class File : public Group {
   /// Creates an HDF5 file in `file`, which must outlive this object. Call close() here, then commit() there. After a
   /// failed write (disk full) every call throws the same MachineError.
   static File create(AtomicFile& file);
+  /// Throws UserError if the name that a user gave for an output does not end in .h5 or .hdf5.
+  static void check_output_name(const std::filesystem::path& path);
   /// Returns whether a file can be read and does not begin as HDF5 does.
   static bool lacks_signature(const std::string& path);
   /// Opens for reading.

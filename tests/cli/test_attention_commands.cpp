@@ -54,6 +54,16 @@ TEST_F(AttentionCommandTest, AttendWritesOutputAndPrintsReport) {
   for (const char* name : {"output", "d_query", "d_key", "d_value"})
     EXPECT_EQ(file.dataset(name).shape(), (hdf5::Shape{2, 3, 20, 8})) << name;
   EXPECT_FALSE(file.has("random_projection"));
+  EXPECT_EQ(file.integer("order"), 1);
+  EXPECT_EQ(file.text("normalizer"), "sum");
+  EXPECT_FALSE(file.has_attribute("kernel_epsilon"));
+  ASSERT_EQ(attend({"--mechanism", "linear", "--feature-map", "favor_relu", "--kernel-epsilon", "0.25", "--normalizer",
+                    "none"})
+                .status,
+            0);
+  const hdf5::File other = hdf5::File::open(path("out.h5"));
+  EXPECT_EQ(other.number("kernel_epsilon"), 0.25);
+  EXPECT_EQ(other.text("normalizer"), "none");
 }
 
 TEST_F(AttentionCommandTest, AttendPrintsJson) {

@@ -379,6 +379,9 @@ TEST_F(FaultsTest, ReportsSystemLimitsInOneLine) {
     return found;
   };
   const std::string attend = fmt::format("attend --input {} --output {}", path("in.h5"), path("out.h5"));
+  for (const char* limit : {"ulimit -v 1000000", "ulimit -d 600000"})
+    EXPECT_EQ(limited(limit, "analyze attention --lengths 16 --head-dim 8 --draws 1 --threads 2").status, 0)
+        << limit << content(path("err"));
   const Finished threads = limited("ulimit -v 1000000", attend + " --threads 1000");
   EXPECT_EQ(threads.status, 1);
   EXPECT_THAT(threads.err, ::testing::StartsWith("error: cannot start 1000 threads: "));

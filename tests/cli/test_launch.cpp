@@ -50,6 +50,7 @@ TEST_F(LaunchCommand, RejectsInvalidOptions) {
   expect_refusal({}, {"--processes is required"});
   expect_refusal({"--processes", "2"}, {"no command", "furlong launch --processes 2 train c.yaml"});
   expect_refusal({"--processes", "0", "train", "c.yaml"}, {"--processes 0: expected at least 1"});
+  expect_refusal({"--processes", "1000000", "train", "c.yaml"}, {"--processes 1000000: expected at most"});
   expect_refusal({"-n", "2", "trian", "c.yaml"}, {"trian: unknown subcommand", "did you mean train?"});
   expect_refusal({"-n", "2", "xyz"}, {"xyz: unknown subcommand", "expected train, sweep --index or bench comm"});
   expect_refusal({"-n", "2", "--tiemout", "3", "train", "c.yaml"},

@@ -111,9 +111,10 @@ TEST_F(LraProgramTest, TrainsOnceAndMeasuresEveryTime) {
     EXPECT_GT(one["parameters"], 1000);
     EXPECT_GT(one["peak_bytes"], 1000);
     EXPECT_GT(one["seconds"], 0);
-    EXPECT_GE(one["accuracy"]["value"], one["accuracy"]["low"]);
-    EXPECT_LE(one["accuracy"]["value"], one["accuracy"]["high"]);
-    EXPECT_LE(one["baseline_accuracy"], 1);
+    const double accuracy = one["accuracy"]["value"];
+    EXPECT_GE(accuracy, one["accuracy"]["low"].get<double>());
+    EXPECT_LE(accuracy, one["accuracy"]["high"].get<double>());
+    EXPECT_LE(one["baseline_accuracy"].get<double>(), 1);
   }
   // Short expressions are not the paper's.
   EXPECT_TRUE(first[0]["published_accuracy"].is_null());

@@ -71,6 +71,8 @@ TEST_F(SequencesProgramTest, ExamplesOfThePageOnEmbedRun) {
   EXPECT_EQ(vectors.integer("layer"), 2);
   EXPECT_EQ(vectors.integer("normalized"), 0);
   EXPECT_EQ(vectors.text("weights"), "raw");
+  EXPECT_EQ(vectors.text("checkpoint"), "runs/protein/checkpoints/best.h5");
+  EXPECT_GT(vectors.integer("step"), 0);
   EXPECT_THAT(content(path("vectors.tsv")), StartsWith("id\t0\t1\t"));
   EXPECT_THAT(content(path("vectors.tsv")), HasSubstr("\n39\t"));
   file("gap.txt", "MKV\n\nAGW\n");
@@ -142,7 +144,21 @@ TEST_F(SequencesProgramTest, InvalidInputIsAUserErrorAndNothingIsHalfWritten) {
   expect_user_error(furlong({"logits", best, ids, "-o", best}), {"best.h5: is both input and output"});
   expect_user_error(furlong({"logits", model, ids, "-o", model + "/config.yaml"}),
                     {"config.yaml: is both input and output"});
+  expect_user_error(furlong({"logits", model, ids, "-o", path("l.npy")}), {"l.npy", "'.npy'; expected .h5 or .hdf5"});
+  ASSERT_EQ(furlong({"logits", model, ids, "-o", path("l.h5")}).status, 0);
+  const hdf5::File logits = hdf5::File::open(path("l.h5"));
+  EXPECT_EQ(logits.text("checkpoint"), best);
+  EXPECT_EQ(logits.text("weights"), "raw");
+  EXPECT_EQ(logits.text("dtype"), "float32");
+  EXPECT_GT(logits.integer("step"), 0);
   ASSERT_EQ(furlong({"export", model, path("exported")}).status, 0);
+  const std::string letters = file("letters.txt", "MkV<document>\nW\n");
+  for (const std::string& source : {model, best, path("exported")})
+    EXPECT_EQ(furlong({"tokenize", source, letters}).out, "10 8 17 28\n18\n") << source;
+  EXPECT_EQ(furlong({"tokenize", model, file("ids.txt", "10 28 18\n"), "--decode"}).out, "M<document>W\n");
+  EXPECT_EQ(furlong({"tokenize", model, letters, "--tokens"}).out, "M K V <document>\nW\n");
+  expect_user_error(furlong({"tokenize", model, file("wrong.txt", "MKV\nM1V\n")}), {"wrong.txt, line 2: '1' at"});
+  expect_user_error(furlong({"tokenize", model, letters, "--add-special-tokens"}), {"no tokenizer"});
   expect_user_error(furlong({"score", path("exported"), good, "-o", path("exported/config.json")}),
                     {"config.json: is both input and output"});
   std::string uneven;

@@ -77,7 +77,7 @@ TEST_F(SweepProgramTest, TrainsAllRunsOnceAndPrintsOneTable) {
   }
   const Json means = Json::parse(content(path("table.json")))["means"];
   ASSERT_EQ(means.size(), 2u);
-  EXPECT_LE(means[0]["mean"], means[1]["mean"]);
+  EXPECT_LE(means[0]["mean"].get<double>(), means[1]["mean"].get<double>());
   for (const Json& mean : means) {
     std::vector<double> best;
     for (const Json& one : runs) {

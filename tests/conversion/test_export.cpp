@@ -147,6 +147,37 @@ TEST_F(Export, TimeOfTokenizerIsLinearInItsSize) {
 }
 
 // AutoTokenizer needs it next to a model with code, and gives the same ids whatever the case of the vocabulary.
+// An export writes the files of a checkpoint's origin.
+TEST_F(Export, ForgedOriginsNameNoOtherFiles) {
+  const TinyModel bert = tiny_bert();
+  const SourceModel source = open_source_model(bert.write(folder_ / "source"));
+  CheckpointOrigin kept = source.origin->to_checkpoint();
+  EXPECT_NO_THROW(Origin::from_checkpoint(kept, "m.h5"));
+  for (const char* name : {".git/config", ".git//config", "../vocab.txt", "/vocab.txt", "model.safetensors", ""}) {
+    Json object = Json::parse(kept.json);
+    object["files"][0] = name;
+    kept.json = object.dump();
+    EXPECT_THAT(message_of<UserError>([&] { Origin::from_checkpoint(kept, "m.h5"); }),
+                HasSubstr(fmt::format("names the file '{}', which is none of a model's tokenizer", name)));
+  }
+}
+
+// Objects of a JSON library that keep their order take quadratic time.
+TEST_F(Export, BoundsKeysOfTheOriginalTokenizerConfig) {
+  ConvertOptions options;
+  options.source = tiny_bert().write(folder_ / "source");
+  word_tokenizer(options.source, 21);
+  std::string config = "{";
+  for (int i = 0; i < 60'000; ++i) config += fmt::format("\"k{}\":0,", i);
+  write_file(path("source/tokenizer_config.json"), config + "\"last\":0}");
+  options.destination = path("model.h5");
+  options.attention = "elu1";
+  convert(options);
+  EXPECT_EQ(
+      testing::message_of<UserError>([&] { exported("model.h5", "back"); }),
+      "tokenizer_config.json: objects have too many keys; expected at most 32,768 in one object, fewer in several");
+}
+
 TEST_F(Export, WritesTokenizerJsonOfAWordPieceVocabulary) {
   for (const bool cased : {false, true}) {
     for (const char* config :
@@ -416,12 +447,14 @@ TEST_F(Export, WritesOwnModelsAsKnownFamily) {
   const ExportReport report = exported("gpt2.h5", "gpt2");
   EXPECT_EQ(report.model_type, "gpt2") << report.reason;
   EXPECT_EQ(Json::parse(content(path("gpt2/config.json"))).at("n_positions"), 8);
+  EXPECT_EQ(Json::parse(content(path("gpt2/tokenizer_config.json"))).at("model_max_length"), 8);
 
   settings.model.position = layers::Position::rotary;
   Model other = make_model(resolve(settings), Vocabulary::bytes(true), Device{}, DType::float32);
   write_model(other, std::nullopt, path("other.h5"));
   const ExportReport own = exported("other.h5", "other");
   EXPECT_EQ(own.model_type, "furlong");
+  EXPECT_FALSE(Json::parse(content(path("other/tokenizer_config.json"))).contains("model_max_length"));
   EXPECT_EQ(
       own.reason,
       "gpt2, the closest class of transformers: model.position is rotary, and in that family it would be learned");

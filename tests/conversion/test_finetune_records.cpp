@@ -144,13 +144,17 @@ TEST_F(FinetuneRecords, StatefulStudentIsMeasuredWithoutItsTeacher) {
   std::vector<std::string> keys = short_stages("[task]");
   for (const std::string& key :
        {"data.dataset=" + documents, std::string("data.sampler=stream"), std::string("data.stateful=true"),
-        std::string("finetune.task.max_steps=2"), std::string("finetune.task.sequence_length=32")})
+        std::string("finetune.task.max_steps=2"), std::string("finetune.task.sequence_length=16"),
+        std::string("data.sequence_length=16")})
     keys.push_back(key);
   ASSERT_TRUE(finetune(options(config(testing::performer_attention), keys)).recovery);
   const Json json = recovery();
   EXPECT_THAT(json["recovery_undefined"].get<std::string>(), HasSubstr("data.stateful"));
   ASSERT_EQ(json["models"].size(), 2U);
   EXPECT_GT(json["models"][1]["loss"].get<double>(), 0);
+  const std::string student = CheckpointReader::open(path("run/student.h5")).text("config");
+  EXPECT_EQ(from_yaml_text(student, "student").settings.model.max_sequence_length, 32)
+      << "shorter stages do not take positions from the teacher's";
   fs::remove_all(path("run"));
   keys.emplace_back("data.batch_size=400");
   EXPECT_THAT(message_of<UserError>([&] { finetune(options(config(testing::performer_attention), keys)); }),

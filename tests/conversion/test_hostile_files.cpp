@@ -68,7 +68,7 @@ TEST_F(HostileFiles, RejectsUnknownOrigins) {
   EXPECT_THAT(refused_origin([](Origin& origin) { origin.config = "{"; }),
               HasSubstr("config.json in its text 'origin' is not valid JSON"));
   EXPECT_THAT(refused_origin([](Origin& origin) { origin.file_names.front() = "../\n"; }),
-              HasSubstr("names the file ../\\x0a"));
+              HasSubstr("names the file '../\\x0a'"));
 }
 
 TEST_F(HostileFiles, RejectsMalformedOriginsAndRecords) {

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 
 #include "conversion/convert.h"
+#include "framework/core/log.h"
 #include "framework/io/atomic_file.h"
 #include "tests/conversion/naive_transformer.h"
 #include "tests/temporary_folder.h"
@@ -363,6 +364,41 @@ TEST_F(Import, AccountsForEveryTensor) {
 
   TinyModel other = tiny_gpt2("other.");
   EXPECT_THAT(refused(other.write(folder_ / "other")), HasSubstr("tensor transformer.wte.weight is missing"));
+}
+
+// safetensors.torch.save_model() keeps one of several names for shared weights.
+TEST_F(Import, ReadsTiedWeightsUnderTheNameOfTheOutputLayer) {
+  const TinyModel both = tiny_gpt2();
+  TinyModel one = both;
+  one.remove("lm_head.weight");
+  one.add("lm_head.weight", {tiny_vocabulary, 8}, 1);
+  one.values["lm_head.weight"] = both["transformer.wte.weight"];
+  one.remove("transformer.wte.weight");
+  SourceModel usual = open_source_model(both.write(folder_ / "both"));
+  SourceModel found = open_source_model(one.write(folder_ / "one"));
+  EXPECT_EQ(computed(found.model, row, {}, false), computed(usual.model, row, {}, false));
+}
+
+TEST_F(Import, WarnsOfLinksOutOfTheDirectory) {
+  const std::string source = written(tiny_gpt2());
+  file("secret", "private");
+  std::filesystem::create_symlink("../secret", folder_ / "source/merges.txt");
+  std::filesystem::create_symlink("vocab.txt", folder_ / "source/modules.json");
+  const LogCapture captured;
+  open_source_model(source);
+  EXPECT_THAT(captured.text(), AllOf(HasSubstr("merges.txt: is a link to " + path("secret") + ", outside"),
+                                     ::testing::Not(HasSubstr("modules.json"))));
+}
+
+TEST_F(Import, EncodersNeedARowForTheMaskToken) {
+  TinyModel bert = tiny_bert();
+  const std::string source = written(bert);
+  std::string letters = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n";
+  for (char letter = 'A'; std::count(letters.begin(), letters.end(), '\n') < tiny_vocabulary; ++letter)
+    letters += std::string(1, letter) + "\n";
+  file("source/vocab.txt", letters);
+  EXPECT_THAT(refused(source), HasSubstr("its tokenizer of 27 tokens has no mask or class token, and the model's "
+                                         "embedding of 27 no row for it; add a row to the model"));
 }
 
 TEST_F(Import, HonorsAllowMissingAndAllowUnexpected) {

@@ -29,7 +29,7 @@ using Numbers = std::vector<std::uint64_t>;
 struct Parts {
   std::string format{tokenized_dataset_format};
   std::int64_t version = tokenized_dataset_version;
-  std::string vocabulary = Vocabulary::dna().to_json();
+  std::string vocabulary = Vocabulary::dna().to_json(), provenance = "{}";
   std::vector<std::uint8_t> tokens = std::vector<std::uint8_t>(100, 1);
   Numbers documents{0, 40, 100};
   Numbers train{0, 40, 60, 80}, validation{40, 60}, test{80, 100};
@@ -53,7 +53,7 @@ class TokenStoreTest : public testing::WithTemporaryFolder {
     file.set_text("format", parts.format);
     file.set_integer("format_version", parts.version);
     file.set_text("vocabulary", parts.vocabulary);
-    file.set_text("provenance", "{}");
+    file.set_text("provenance", parts.provenance);
     file.close();
     on_disk.commit();
     return path("store.h5");
@@ -103,6 +103,17 @@ TEST_F(TokenStoreTest, RejectsInconsistentFiles) {
   EXPECT_THAT(refusal([](Parts& parts) { parts.test = {~std::uint64_t{0} - 5, 3}; }), HasSubstr("damaged"));
   EXPECT_THAT(refusal([](Parts& parts) { parts.validation = {39, 60}; }), HasSubstr("overlap at token 39"));
   EXPECT_NO_THROW(TokenizedDataset::open(make({})));
+}
+
+// Commands parse it, and a JSON library needs stack for depth and quadratic time for keys in order.
+TEST_F(TokenStoreTest, BoundsProvenanceOfOthers) {
+  EXPECT_THAT(refusal([](Parts& parts) { parts.provenance = std::string(3'000'000, '['); }),
+              HasSubstr("provenance: nested more than 64 deep"));
+  EXPECT_THAT(refusal([](Parts& parts) {
+                parts.provenance = "{";
+                for (int i = 0; i < 60'000; ++i) parts.provenance += "\"k" + std::to_string(i) + "\":0,";
+              }),
+              HasSubstr("provenance: objects have too many keys"));
 }
 
 TEST_F(TokenStoreTest, ChecksOffsetsAndIdsOnRead) {

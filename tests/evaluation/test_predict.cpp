@@ -10,6 +10,7 @@
 
 #include "datasets/tokenizers/tokenizer.h"
 #include "evaluation/measures/label_measures.h"
+#include "framework/core/log.h"
 #include "tests/datasets/tokenizers/small_tokenizers.h"
 #include "tests/evaluation/sequence_testing.h"
 #include "tests/framework/engine_testing.h"
@@ -242,6 +243,29 @@ TEST_F(PredictTest, PicturesAreRefusedAndNamesThatBeginAlikeAreNot) {
   Model bytes = labeled_model(Vocabulary::bytes(true).with_labels({"no", "yes"}), {"objective.name=classification"});
   for (const char* text : {"P69905 is a protein\n", "P53 mutants\n", "P5 and P6\n"})
     EXPECT_NO_THROW(text_of(bytes, file("text.txt", text))) << text;
+}
+
+TEST_F(PredictTest, FilesOfFurlongAreRefused) {
+  Model bytes = labeled_model(Vocabulary::bytes(true).with_labels({"no", "yes"}), {"objective.name=classification"});
+  const std::string signature("\x89HDF\r\n\x1a\n");
+  for (const std::string& begin : {signature, "FURLONG1" + std::string(504, '\0') + signature})
+    EXPECT_THAT(message_of<UserError>([&] { text_of(bytes, file("data.h5", begin + "more")); }),
+                HasSubstr("is an HDF5 file; expected text, FASTA, a table or JSON lines"));
+}
+
+// Read as text, each header and each line of a record would be a sequence.
+TEST_F(PredictTest, FastaUnderAnotherNameIsNotReadAsText) {
+  Model protein = labeled_model(classes(), {"objective.name=classification"});
+  const std::string records = ">a first\nMKV\nMKV\n>b\nMKVMKV\n";
+  const std::string expected = text_of(protein, file("records.fa", records));
+  EXPECT_EQ(text_of(protein, file("RECORDS.FASTA", records)), expected);
+  EXPECT_THAT(message_of<UserError>([&] { text_of(protein, file("records.pep", records)); }),
+              HasSubstr("begins with '>' as FASTA does, but is read as text, each line as a sequence; pass "
+                        "--input-format fasta, or text"));
+  Model bytes = labeled_model(Vocabulary::bytes(true).with_labels({"no", "yes"}), {"objective.name=classification"});
+  const LogCapture captured;
+  text_of(bytes, file("quote.txt", "> a quote\n"));
+  EXPECT_THAT(captured.text(), HasSubstr("begins with '>' as FASTA does"));
 }
 
 TEST_F(PredictTest, ModelsWithoutLabelsOrOfPairsAreRefused) {

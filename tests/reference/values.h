@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstring>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "framework/core/parallel.h"
@@ -74,6 +76,25 @@ inline double relative_difference(const std::vector<double>& actual, const std::
 }
 inline double relative_difference(const Tensor& actual, const std::vector<double>& expected) {
   return relative_difference(doubles(actual), expected);
+}
+
+/// Compares bits, for any strides and on any device.
+inline bool same_bits(const Tensor& a, const Tensor& b) {
+  if (!(a.shape() == b.shape()) || a.dtype() != b.dtype()) return false;
+  const auto same = [&]<class T>(std::type_identity<T>) {
+    const std::vector<T> x = a.to_vector<T>(), y = b.to_vector<T>();
+    return x.empty() || std::memcmp(x.data(), y.data(), x.size() * sizeof(T)) == 0;
+  };
+  switch (a.dtype()) {
+    case DType::float64:
+      return same(std::type_identity<double>{});
+    case DType::float32:
+      return same(std::type_identity<float>{});
+    case DType::bfloat16:
+      return same(std::type_identity<bfloat16>{});
+    default:
+      return same(std::type_identity<std::int32_t>{});
+  }
 }
 
 /// The relative error of one rounding to `dtype`.

@@ -174,6 +174,8 @@ Model load_model(const CheckpointReader& checkpoint, const Device& device, Weigh
   Model model = make_empty_model(stored_model(checkpoint), device, std::nullopt, frozen);
   model.stream.products = {};
   load_parameters(checkpoint, model, weights);
+  model.checkpoint = checkpoint.path().string();
+  model.step = checkpoint.has("step") ? checkpoint.integer("step") : 0;
   return model;
 }
 
@@ -189,6 +191,9 @@ Model copy_of(const Model& model, const Device& device, DType compute) {
     target.copy_from(values);
   }
   copy.store->refresh_compute_values(copy.stream);
+  copy.checkpoint = model.checkpoint;
+  copy.step = model.step;
+  copy.has_ema_weights = model.has_ema_weights;
   return copy;
 }
 

@@ -20,7 +20,11 @@ struct Model {
   std::unique_ptr<layers::Encoder> encoder;  ///< model.architecture: encoder
   /// The stream on which the model's ops run: its device's main stream, with the precision of matrix products.
   Stream stream;
-  bool has_ema_weights = false;  ///< the weights are the exponential moving average of a checkpoint
+  /// Where load_model() read the weights: the file, the step of its training, and whether they are the exponential
+  /// moving average. `checkpoint` is empty for a new or an imported model.
+  std::string checkpoint = {};
+  std::int64_t step = 0;
+  bool has_ema_weights = false;
 
   /// Redraws the random projections and constants that are due before optimizer step `step`; step 0 draws the first
   /// ones. `only`: see Decoder::redraw.

@@ -154,8 +154,7 @@ Vocabulary substitute_vocabulary(const Settings& settings, const std::string& mi
   if (settings.model.vocabulary_size == 0)
     throw UserError(
         "data.dataset: {} does not exist, and the vocabulary size is unknown; create it with furlong prepare, or add "
-        "--set "
-        "model.vocabulary_size=N",
+        "--set model.vocabulary_size=N",
         missing);
   const Vocabulary any = Vocabulary::copy(1);
   return settings.objective.learns_labels() ? any.with_labels({"one", "other"}) : any;

@@ -54,8 +54,7 @@ void add_attention_keys(config::Table& t, layers::AttentionConfig& a) {
       .elsewhere({"attention_type", "attn_type", "kind"});
   t.key("model.attention.layers", &a.layer_mechanisms, "",
         "mechanism of each layer, instead of mechanism: [softmax, linear, ...]; an item may name one mechanism per "
-        "head, "
-        "separated by spaces: [softmax linear linear softmax, linear, ...]")
+        "head, separated by spaces: [softmax linear linear softmax, linear, ...]")
       .elsewhere({"layer_types", "attention_layers", "attn_layers"});
   t.key("model.attention.heads", &a.head_mechanisms, "",
         "mechanism of each head, the same in every layer, instead of mechanism: [softmax, linear, ...]");

@@ -169,7 +169,8 @@ void add_model_keys(config::Table& t, layers::ModelConfig& m) {
          {"yarn"})
       .elsewhere({"attention_factor"});
   t.key("model.max_sequence_length", &m.max_sequence_length, "tokens",
-        "longest sequence that the model accepts; also the number of learned positions")
+        "longest sequence that the model is trained with: the number of learned positions, the length of a Linformer "
+        "projection, and max_position_embeddings of an export; with other positions a model also reads longer ones")
       .within(1, 1e12)
       .zero_means("data.sequence_length")
       .elsewhere({"max_position_embeddings", "n_positions", "block_size", "max_seq_len", "context_length", "n_ctx"});

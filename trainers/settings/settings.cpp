@@ -311,4 +311,11 @@ std::string reference_markdown() {
   return introduction + config::reference_markdown(settings_table(defaults));
 }
 
+void reset_unused_keys(const config::Table& table, const config::Origins& given) {
+  Settings unset;
+  const config::Table defaults = settings_table(unset);
+  for (const config::Key& key : table.keys())
+    if (!given.contains(key.path()) && table.unmet(key)) key.set(defaults.find(key.path())->get());
+}
+
 }  // namespace furlong

@@ -273,5 +273,7 @@ std::string reference_markdown();
 /// Returns the table of all keys, bound to `settings`, which must outlive it. `requires_dataset`: data.dataset must be
 /// set when data.task is none.
 config::Table settings_table(Settings& settings, bool requires_dataset = true);
+/// Resets keys that have no effect, such as a feature map without linear heads, unless `given` has them.
+void reset_unused_keys(const config::Table& table, const config::Origins& given);
 
 }  // namespace furlong

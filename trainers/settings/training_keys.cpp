@@ -276,8 +276,7 @@ void add_output_keys(config::Table& t, CheckpointSettings& c, LogSettings& l, Pa
       .elsewhere({"fp16_compression", "grad_reduce_dtype"});
   t.key("parallel.zero_stage", &p.zero_stage, "",
         "0: every rank stores the whole optimizer state; 1: ZeRO stage 1, each rank stores moments and EMA for its "
-        "share "
-        "of the weights")
+        "share of the weights")
       .within(0, 1)
       .elsewhere({"zero", "sharded_ddp", "use_distributed_optimizer"});
   t.key("parallel.context_parallel_size", &p.context_parallel_size, "",

@@ -149,10 +149,11 @@ std::unique_ptr<AttentionMechanism> make_linformer(ParameterStore& store, const 
 /// Forward 4nrd + 4nrd, backward 8nrd + 10nrd. Mean and convolution lack the first term of each.
 AttentionCost cost_of_linformer(const AttentionConfig& config, std::int64_t n) {
   const bool products = config.projection == SequenceProjection::linear;
-  const std::int64_t r = resolved_projected_length(config), stride = (config.max_sequence_length + r - 1) / r;
-  const double rows_of_keys = static_cast<double>(products ? r : (n + stride - 1) / stride),
-               pairs = static_cast<double>(n) * rows_of_keys, d = static_cast<double>(config.d_head),
-               heads = static_cast<double>(config.n_heads);
+  const ops::SequenceProjectionOptions options{.kind = config.projection,
+                                               .projected_length = resolved_projected_length(config),
+                                               .max_length = config.max_sequence_length};
+  const double pairs = static_cast<double>(n) * static_cast<double>(options.rows(n)),
+               d = static_cast<double>(config.d_head), heads = static_cast<double>(config.n_heads);
   const AttentionCost rows = softmax_cost(pairs, d);
   return {heads * ((products ? 4 * pairs * d : 0) + rows.forward),
           heads * ((products ? 12 * pairs * d : 0) + rows.with_backward)};

@@ -65,6 +65,11 @@ TEST_F(ByteSourceTest, ReadsZstdWithSeveralFrames) {
     EXPECT_EQ(read_all(file("small.zst", zstd("abc\n") + zstd("def")), block), "abc\ndef");
   EXPECT_STREQ(ByteSource(path("one.zst")).compression(), "zstd");
   EXPECT_EQ(without_compression("a/b.txt.zst"), "a/b.txt");
+  EXPECT_EQ(without_compression("A/B.TXT.GZ"), "A/B.TXT");
+  EXPECT_EQ(extension_of("a.b/C.CSV.Gz"), ".csv");
+  EXPECT_EQ(extension_of("a.b/c"), "");
+  for (const char* name : {"a.fa", "a.FASTA", "a.fas.gz", "A.FAA.XZ"}) EXPECT_TRUE(is_fasta_name(name)) << name;
+  for (const char* name : {"a.csv", "fasta", "a.fa.txt"}) EXPECT_FALSE(is_fasta_name(name)) << name;
   // The window that a frame asks for is limited: 2^31 bytes here, in the descriptor of RFC 8878, 3.1.1.1.2.
   EXPECT_THAT(
       message_of<UserError>([&] { read_all(file("wide.zst", std::string("\x28\xb5\x2f\xfd\0\xa8\1\0\0", 9))); }),

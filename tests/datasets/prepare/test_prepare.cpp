@@ -181,17 +181,19 @@ TEST_F(PrepareTest, WarnsOfLabelsThatASplitLacks) {
   PrepareOptions options = text_options({file("a.tsv", "a\tx\nb\ty\nc\tx\nd\ty\ne\trare\n")});
   options.format = PrepareOptions::Format::labeled;
   options.store.split_by = SplitBy::document;
-  options.test_inputs = {file("test.tsv", "f\tx\n")};
+  options.test_inputs = {file("test.tsv", "f\tx\ng\tX\n")};
   const LogCapture captured;
   const PrepareReport report = prepare(options);
   EXPECT_THAT(captured.text(),
               HasSubstr("the test split lacks 2 labels of the training split: 'y', 'rare'; its metrics"));
+  EXPECT_THAT(captured.text(), HasSubstr("the train split lacks 1 label of the test split: 'X'; no model can learn"));
   EXPECT_THAT(captured.text(), ::testing::Not(HasSubstr("validation")));
   EXPECT_THAT(to_text(report), HasSubstr("              2            0            1  x\n"
                                          "              2            0            0  y\n"
-                                         "              1            0            0  rare\n"));
+                                         "              1            0            0  rare\n"
+                                         "              0            0            1  X\n"));
   const auto json = nlohmann::json::parse(to_json(report));
-  EXPECT_EQ(json["splits"]["test"]["labels"], (nlohmann::json{{"x", 1}, {"y", 0}, {"rare", 0}}));
+  EXPECT_EQ(json["splits"]["test"]["labels"], (nlohmann::json{{"x", 1}, {"y", 0}, {"rare", 0}, {"X", 1}}));
   EXPECT_EQ(json["labels"]["x"], 3);
 }
 

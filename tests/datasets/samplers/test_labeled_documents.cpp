@@ -211,6 +211,12 @@ TEST_F(LabeledTest, ErrorsNameTheLine) {
   EXPECT_THAT(refusal("a\tb\nc\t \n", Kind::tsv), HasSubstr("input:2: the label is empty"));
   EXPECT_THAT(refusal("x,y\n1,2\n", Kind::csv, [](PrepareOptions& o) { o.labeled.label_fields = {"label"}; }),
               HasSubstr("input:1: column 'label' is missing; the header has x, y"));
+  EXPECT_THAT(
+      refusal("x,label,label\n1,2,3\n", Kind::csv, [](PrepareOptions& o) { o.labeled.label_fields = {"label"}; }),
+      HasSubstr("input:1: the header has 'label' more than once; give the number of the column"));
+  EXPECT_THAT(refusal("label,x\n1,2\n", Kind::csv,
+                      [](PrepareOptions& o) { o.labeled.label_fields = {o.labeled.text_field = "label"}; }),
+              HasSubstr("--text-field and --label-field: both are 'label', so the text would be its own label"));
   EXPECT_THAT(refusal("\"a,b\nc,d\n", Kind::csv), HasSubstr("input:1: unclosed quotation mark"));
   EXPECT_THAT(refusal("{\"text\": \"a\", \"label\": 1}\n[1]\n", Kind::jsonl),
               HasSubstr("input:2: expected a JSON object"));

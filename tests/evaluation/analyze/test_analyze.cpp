@@ -347,7 +347,7 @@ TEST(Analyze, AdviceUsesCostsInsideWindow) {
   EXPECT_TRUE(bounded.takes_softmax()) << "each pair costs m features instead of d products";
   EXPECT_EQ(bounded.cheaper_from, 0) << "at no length";
 
-  // 32 features of heads of width 128: pairs cost less, features cost more.
+  // Few features of heads of width 128: pairs cost less, features cost more.
   sample = sample_of(1, 16, 1, 1, 128, 0.1);
   sample.causal = true;
   sample.window = 256;
@@ -357,9 +357,10 @@ TEST(Analyze, AdviceUsesCostsInsideWindow) {
   const Advice wide = advise(AttentionData({sample}, false), options)[0];
   EXPECT_FALSE(wide.takes_softmax());
   const auto linear_is_cheaper = [&](std::int64_t n) {
-    return linear_flops_per_token(options.candidates[0], 32, 128, n, true, 256) <
+    return linear_flops_per_token(options.candidates[0], wide.linear->m, 128, n, true, 256) <
            softmax_flops_per_token(128, n, true, 256);
   };
+  ASSERT_GT(wide.cheaper_from, 1);
   EXPECT_TRUE(linear_is_cheaper(wide.cheaper_from));
   EXPECT_FALSE(linear_is_cheaper(wide.cheaper_from - 1));
 }

@@ -128,6 +128,18 @@ TEST_F(ReportTest, KeepsColumnsAlignedIfAKeyAppearsLater) {
   EXPECT_DOUBLE_EQ(train.seconds[2], 2 + 2);  // the second line has no rate
 }
 
+// A column is as long as all lines: memory must not grow with their product.
+TEST_F(ReportTest, BoundsTheColumnsOfAFile) {
+  std::string text;
+  for (int i = 0; i < 600; ++i)
+    text += fmt::format("{{\"step\":{0},\"split\":\"train\",\"k{0}\":1}}\n{{\"step\":1,\"split\":\"s{0}\"}}\n", i);
+  const RunFiles run = read_run(write_run("run", text, ""));
+  EXPECT_EQ(run.splits.size(), 16U);
+  EXPECT_EQ(run.splits.at("train").values.size(), 256U);
+  EXPECT_EQ(run.splits.at("train").step.size(), 600U);
+  ASSERT_FALSE(run.problems.empty());
+}
+
 TEST_F(ReportTest, ReportsDamagedLinesAndConfigs) {
   const auto path = write_run("run", "no json\n" + train_line(1, 5) + "{\"step\":\"x\"}\n", "model: {d_modell: 3}\n");
   const RunFiles run = read_run(path);

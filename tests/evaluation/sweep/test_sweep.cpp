@@ -65,6 +65,15 @@ TEST_F(SweepTest, CombinesGridAndListInOrder) {
   EXPECT_EQ(last.run_directory, std::filesystem::path("out") / runs.back().name);
 }
 
+// YAML aliases can contain themselves, and repeat a list exponentially often.
+TEST_F(SweepTest, BoundsValues) {
+  expect_refusal("list:\n- &l {seed: *l}\n", {"a value has more than 65536 parts, or is nested more than 8 deep"});
+  expect_refusal("grid: {seed: &a [1, *a]}\n", {"nested more than 8 deep"});
+  std::string lists = "&a0 [1, 1, 1, 1, 1, 1, 1, 1]";
+  for (int i = 1; i < 7; ++i) lists += fmt::format(", &a{0} [*a{1}, *a{1}, *a{1}, *a{1}, *a{1}, *a{1}]", i, i - 1);
+  expect_refusal("grid: {seed: [[" + lists + "]]}\n", {"a value has more than 65536 parts"});
+}
+
 TEST_F(SweepTest, NamesAreDistinctFileNames) {
   // Two keys with the same last part, texts with other characters, a list, a value that is not a plain scalar.
   EXPECT_THAT(names("grid: {model.dropout: [0.1], schedule.name: [linear, cosine]}"),

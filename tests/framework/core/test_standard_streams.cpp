@@ -147,6 +147,9 @@ TEST(StandardStreams, GiveUpAfterErrors) {
   EXPECT_FALSE(write_patiently(full, "more\n", 1h));
   close(full);
   EXPECT_FALSE(write_patiently(-1, "more\n", 1h));
+  const int placeholder = open("/dev/null", O_RDONLY | O_CLOEXEC);  // as main() puts in place of closed descriptors
+  EXPECT_FALSE(write_patiently(placeholder, "more\n", 1h));
+  close(placeholder);
   UnreadOutput output(UnreadOutput::pipe);
   output.close_reader();
   std::signal(SIGPIPE, SIG_IGN);

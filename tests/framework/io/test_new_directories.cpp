@@ -90,6 +90,28 @@ TEST_F(NewDirectoriesTest, SignalRemovesItsDirectoriesAndNoFile) {
   EXPECT_EQ(content(path("file")), "text");
 }
 
+TEST_F(NewDirectoriesTest, SignalAfterTheLastOutputEndsInSuccess) {
+  for (const bool is_last : {true, false}) {
+    const pid_t child = testing::fork_without_team();
+    if (child == 0) {
+      std::signal(SIGTERM, SIG_DFL);
+      end_cleanly_on_signals();
+      AtomicFile output(path("output"));
+      if (is_last) {
+        output.commit_last();
+      } else {
+        output.commit();
+      }
+      std::raise(SIGTERM);
+      std::_Exit(1);
+    }
+    int status = 0;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    EXPECT_EQ(testing::exit_status(status), is_last ? 0 : 3);
+    EXPECT_TRUE(fs::exists(path("output")));
+  }
+}
+
 // The reader of its progress, for example; the write fails.
 TEST_F(NewDirectoriesTest, LostReaderEndsOnlyProgramsThatWriteNoFile) {
   for (const bool writes : {true, false}) {

@@ -12,7 +12,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
-#include <cstring>
 #include <limits>
 #include <source_location>
 #include <string_view>
@@ -87,11 +86,7 @@ inline double rounding_unit(DType dtype) {
   return dtype == DType::float64 ? 0x1p-53 : dtype == DType::float32 ? 0x1p-24 : 0x1p-8;
 }
 
-inline bool same_bits(const Tensor& a, const Tensor& b) {
-  if (!(a.shape() == b.shape()) || a.dtype() != b.dtype()) return false;
-  const Tensor host_a = a.to(Device{}), host_b = b.to(Device{});
-  return std::memcmp(host_a.address(), host_b.address(), static_cast<std::size_t>(a.bytes())) == 0;
-}
+using reference::same_bits;
 
 /// Sets another number of threads during its lifetime.
 class WithThreads {

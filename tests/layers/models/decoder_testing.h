@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstring>
 #include <memory>
 #include <ostream>
 #include <set>
@@ -282,10 +281,7 @@ inline Tensor hidden_of(TestModel& model, const Tensor& tokens, const Pass& pass
   return model.decoder.hidden(context, tokens).value();
 }
 
-inline bool same_bits(const Tensor& a, const Tensor& b) {
-  return a.shape() == b.shape() && a.dtype() == b.dtype() && a.is_contiguous() && b.is_contiguous() &&
-         std::memcmp(a.address(), b.address(), static_cast<std::size_t>(a.bytes())) == 0;
-}
+using furlong::reference::same_bits;
 
 struct Worst {
   double error = 0;

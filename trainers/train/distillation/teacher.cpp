@@ -153,13 +153,11 @@ Teacher::Teacher(const Settings& student, const Vocabulary& data, const Device& 
     if (layers_.empty())
       throw UserError(
           "teacher.loss: attention_transfer has no layer to train: every layer has softmax attention, like the "
-          "teacher; choose "
-          "another model.attention.mechanism");
+          "teacher; choose another model.attention.mechanism");
     if (settings_.layers == "layer_wise" && steps_ < static_cast<std::int64_t>(layers_.size()))
       throw UserError(
           "teacher.layers: layer_wise needs at least one step for each of {} layers, but trainer.max_steps is {}; "
-          "raise "
-          "it",
+          "raise it",
           layers_.size(), steps_);
   }
   // The output layers must have equal sizes: a model.vocabulary_size above the vocabulary's size is part of the model.

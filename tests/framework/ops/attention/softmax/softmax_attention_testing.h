@@ -6,7 +6,6 @@
 #include <gtest/gtest.h>
 #include <hwy/targets.h>
 
-#include <cstring>
 #include <limits>
 #include <random>
 
@@ -14,6 +13,7 @@
 #include "framework/primitives/cpu_isa.h"
 #include "tests/framework/engine_testing.h"
 #include "tests/reference/softmax_attention.h"
+#include "tests/reference/values.h"
 
 namespace furlong::softmax_testing {
 
@@ -116,6 +116,8 @@ struct Problem {
   }
 };
 
+using reference::same_bits;
+
 struct Gradients {
   Tensor output, d_query, d_key, d_value;
 };
@@ -125,25 +127,6 @@ inline Gradients through_tape(const Problem& p) {
   const Variable output = ops::softmax_attention(tape, q, k, v, p.options, p.mask);
   tape.backward({output}, {p.d_out});
   return {output.value(), q.gradient(), k.gradient(), v.gradient()};
-}
-
-/// Compares bits, for any strides and on any device.
-inline bool same_bits(const Tensor& a, const Tensor& b) {
-  if (!(a.shape() == b.shape()) || a.dtype() != b.dtype()) return false;
-  const auto same = [&]<class T>(std::type_identity<T>) {
-    const std::vector<T> x = a.to_vector<T>(), y = b.to_vector<T>();
-    return x.empty() || std::memcmp(x.data(), y.data(), x.size() * sizeof(T)) == 0;
-  };
-  switch (a.dtype()) {
-    case DType::float64:
-      return same(std::type_identity<double>{});
-    case DType::float32:
-      return same(std::type_identity<float>{});
-    case DType::bfloat16:
-      return same(std::type_identity<bfloat16>{});
-    default:
-      return same(std::type_identity<std::int32_t>{});
-  }
 }
 
 inline void compare_with_reference(const Problem& p, DType dtype) {
