@@ -240,7 +240,7 @@ std::shared_ptr<const Tokenizer> from_vocab_txt(const fs::path& path, const Side
   parts.lowercase = config.boolean("do_lower_case", !cased);
   if (cased && !config.has("do_lower_case"))
     log_warn(
-        "{}: has capital letters, and no tokenizer_config.json says do_lower_case, so texts are not lower-cased; "
+        "{}: has capital letters, and there is no do_lower_case in tokenizer_config.json, so texts keep their case; "
         "transformers lower-cases them by default: add the key to be sure",
         path.string());
   parts.strip_accents = config.boolean("strip_accents", parts.lowercase);

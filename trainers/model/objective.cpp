@@ -126,9 +126,12 @@ std::unique_ptr<Dataset> open_data(const DataSettings& settings) {
     std::error_code ignored;
     if (std::filesystem::status(source.dataset, ignored).type() == std::filesystem::file_type::not_found)
       throw UserError(
-          "{}: does not exist; expected a tokenized dataset: furlong prepare writes them, and scripts/run.sh those of "
-          "the configs in configs/",
-          source.dataset.string());
+          "{}: does not exist{}; expected a tokenized dataset: furlong prepare writes them, and scripts/run.sh those "
+          "of the configs in configs/",
+          source.dataset.string(),
+          source.dataset.is_relative()
+              ? fmt::format(" in {}, where this command runs", std::filesystem::current_path(ignored).string())
+              : "");
     datasets.push_back(TokenizedDataset::open(source.dataset.string()));
     weights.push_back(source.weight);
   }
