@@ -17,6 +17,7 @@ import statistics
 import subprocess
 import tempfile
 
+from common import Budget, commit, cpu_model, our_program, write_result
 
 # Sequences of the copy task, which needs no data. A small model, whose gradients are large beside its work; and the
 # model of run_training_step.py.

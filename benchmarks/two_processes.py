@@ -14,6 +14,7 @@ import pathlib
 import platform
 import tempfile
 
+from common import commit, compare, cpu_model, our_program, write_result
 from plan_check import CASES, measure
 
 

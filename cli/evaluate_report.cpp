@@ -140,7 +140,7 @@ void print_metrics(const std::vector<Metric>& metrics, const Bootstrap& bootstra
       fmt::print("  {:<18}{:>8.4f}{}{}\n", metric.name, metric.value,
                  bootstrap.resamples == 0    ? ""
                  : std::isfinite(metric.low) ? fmt::format("   {:.4f} to {:.4f}", metric.low, metric.high)
-                                             : "   undefined",
+                                             : "   undefined: too many resamples lack a label",
                  is_of_one_label(metric, labels) ? "   of " + foreign::printable(labels[1]) : "");
     }
   }

@@ -164,6 +164,7 @@ void run(GenerateArguments& options) {
                              {"temperature", options.generate.temperature},
                              {"top_k", options.generate.top_k},
                              {"top_p", options.generate.top_p},
+                             {"max_tokens", options.generate.max_tokens},
                              {from_file ? "prompt_file" : "prompt", from_file ? options.prompt_file : options.prompt},
                              {"prompt_tokens", prompt.size()},
                              {"samples", samples},

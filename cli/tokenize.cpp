@@ -59,8 +59,10 @@ Vocabulary vocabulary_of(const std::filesystem::path& path) {
     const std::string file = (path / exported_vocabulary_file).string();
     return Vocabulary::from_json(read_text_file(file, max_bytes), file);
   }
-  const bool is_run = std::filesystem::exists(path / "config.yaml");
-  if (!is_run && !checkpoint_checksum(path)) return Vocabulary::of_tokenizer(load_tokenizer(path));
+  const bool is_folder = std::filesystem::is_directory(path);
+  const auto has = [&](const char* name) { return std::filesystem::exists(path / name); };
+  const bool is_run = has("checkpoints") || has("finetune.json") || path.filename() == "checkpoints";
+  if (is_folder ? !is_run : !checkpoint_checksum(path)) return Vocabulary::of_tokenizer(load_tokenizer(path));
   const std::filesystem::path checkpoint = checkpoint_of(path);
   return Vocabulary::from_json(CheckpointReader::open(checkpoint).text("vocabulary"), checkpoint.string());
 }
@@ -187,7 +189,7 @@ void add_tokenize(Command program, int& /*status*/) {
       .excludes(decode);
   command.footer(
       "Lines end with LF. All other characters, CR included, are text. A model without a tokenizer has the ids of its "
-      "bytes or letters; in letters, <document> is the token that ends a document.");
+      "bytes or letters; between letters, spaces are ignored, and <document> is the token that ends a document.");
   command.examples({
       "furlong tokenize models/bert --tokens <<< 'A furlong is 220 yards'",
       "furlong tokenize smollm.gguf book.txt | furlong tokenize smollm.gguf --decode",

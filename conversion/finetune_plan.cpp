@@ -157,7 +157,8 @@ FinetunePlan plan_finetune(const FinetuneOptions& options, const Settings& teach
   layers::ModelConfig& student = read.settings.model;
   if (student.max_sequence_length == 0) {
     const bool projects = layers::uses(student.attention, &layers::MechanismInfo::projects_sequence);
-    student.max_sequence_length = std::max(longest_stage(read.settings), projects ? 0 : base.model.max_sequence_length);
+    student.max_sequence_length =
+        std::max(longest_stage(read.settings), projects && !has_given_student ? 0 : base.model.max_sequence_length);
   }
 
   FinetunePlan plan{teacher,

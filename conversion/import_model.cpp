@@ -211,7 +211,9 @@ std::vector<std::string> files_of_model(const fs::path& path) {
   if (!is_foreign_model(path)) return files_of_run(path);
   if (!fs::is_directory(path)) return {path.string()};
   std::vector<std::string> files;
-  for (const auto& entry : fs::directory_iterator(path)) files.push_back(entry.path().string());
+  const std::set<std::string> read{".json", ".safetensors", ".bin", ".pt", ".gguf", ".model", ".txt", ".jinja"};
+  for (const auto& entry : fs::directory_iterator(path))
+    if (read.contains(entry.path().extension().string())) files.push_back(entry.path().string());
   return files;
 }
 

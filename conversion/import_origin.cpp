@@ -110,8 +110,9 @@ void warn_of_link_outside(const fs::path& directory, const fs::path& file) {
     return std::mismatch(parent.begin(), parent.end(), real.begin(), real.end()).first == parent.end();
   };
   // The cache of Hugging Face: snapshots/COMMIT/FILE is a link to blobs/HASH.
-  if (failure || is_in(folder) || is_in(folder.parent_path().parent_path() / "blobs")) return;
-  log_warn("{}: is a link to {}, outside the model's directory; the checkpoint and its exports contain that file",
+  const fs::path blobs = fs::weakly_canonical(folder.parent_path().parent_path() / "blobs", failure);
+  if (failure || is_in(folder) || is_in(blobs)) return;
+  log_warn("{}: is a link to {}, outside the model's directory; checkpoints and exports get that file's content",
            file.string(), real.string());
 }
 

@@ -14,6 +14,8 @@ namespace furlong {
 namespace {
 
 constexpr std::array<const char*, 6> metric_names{"accuracy", "balanced_accuracy", "f1_macro", "mcc", "auroc", "auprc"};
+/// Of the resamples, at least, that an interval rests on: those that are left out are not a random part of all.
+constexpr double least_share = 0.9;
 using MetricValues = std::array<double, metric_names.size()>;
 
 /// Computes all metrics of samples that each count a number of times: once, or as often as a resample draws them.
@@ -166,6 +168,7 @@ std::vector<Metric> class_metrics(const ClassScores& scores, const Bootstrap& bo
     for (const MetricValues& one : resampled) {
       if (!std::isnan(one[metric])) sorted.push_back(one[metric]);
     }
+    if (static_cast<double>(sorted.size()) < least_share * static_cast<double>(bootstrap.resamples)) continue;
     if (sorted.empty()) continue;
     std::sort(sorted.begin(), sorted.end());
     made.low = quantile(sorted, 0.025);

@@ -25,7 +25,8 @@ struct Metric {
 
 /// How confidence intervals are made: samples are drawn with replacement, and the interval holds the middle 95% of the
 /// metric's values (percentile bootstrap; Efron 1979). Resamples in which a metric is undefined are left out; means
-/// over classes also are where a class of the samples is missing.
+/// over classes also are where a class of the samples is missing. If more than a tenth is left out, there is no
+/// interval.
 struct Bootstrap {
   std::int64_t resamples = 1000;  ///< 0: no intervals
   std::uint64_t seed = 1;

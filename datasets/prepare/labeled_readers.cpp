@@ -92,6 +92,11 @@ class RecordParser {
       fields_.insert(fields_.end(), format.label_fields.begin(), format.label_fields.end());
       if (format.label_fields.empty()) fields_.emplace_back(json ? "label" : pairs ? "3" : "2");
     }
+    for (std::size_t i = 0; i < fields_.size() && !format.text_is_name; ++i)
+      for (std::size_t text = 0; is_label(i) && text < n_texts_; ++text)
+        if (fields_[i] == fields_[text] ||
+            (!json && column_number(fields_[i]) && column_number(fields_[i]) == column_number(fields_[text])))
+          throw UserError("--label-field: '{}' is the text, which would be its own label", fields_[i]);
     header_ = !json && std::any_of(fields_.begin(), fields_.end(),
                                    [](const std::string& field) { return !column_number(field); });
   }

@@ -117,10 +117,6 @@ void check_paths(const PrepareOptions& options, const std::vector<InputFile>& in
     throw UserError("{}: is the same file as {}, so its documents could be in two splits; remove one", input.path,
                     known->second->path);
   }
-  const std::vector<std::string>& label_fields = options.labeled.label_fields;
-  if (std::find(label_fields.begin(), label_fields.end(), options.labeled.text_field) != label_fields.end())
-    throw UserError("--text-field and --label-field: both are '{}', so the text would be its own label",
-                    options.labeled.text_field);
   if (options.labeled.label_kind == LabelKind::numbers && options.store.split_by == SplitBy::span)
     throw UserError(
         "--label-type number needs --split-by document, because mean and deviation are those of training documents");
@@ -263,8 +259,7 @@ class Preparation {
     }
     if (n == 0) return "";
     return fmt::format("the {} split lacks {} label{} of the {} split: {}{}", name_of(from), n, n == 1 ? "" : "s",
-                       present_in == Split::train ? "training" : name_of(present_in), names,
-                       n > max_names ? ", ..." : "");
+                       name_of(present_in), names, n > max_names ? ", ..." : "");
   }
 
   /// A label that a split lacks makes its metrics over labels meaningless. One that only the training split lacks is

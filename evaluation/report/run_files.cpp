@@ -38,7 +38,9 @@ nlohmann::json metrics_object(std::string_view line, const std::string& origin) 
   return valid ? object : nlohmann::json();
 }
 
-void append(MetricColumns& columns, const nlohmann::json& object) {
+/// Returns whether all keys have columns. Further ones would take memory that grows with keys times lines.
+bool append(MetricColumns& columns, const nlohmann::json& object) {
+  bool has_all = true;
   const std::size_t rows = columns.step.size();
   const auto number = [&](const char* key) {
     const auto found = object.find(key);
@@ -52,18 +54,23 @@ void append(MetricColumns& columns, const nlohmann::json& object) {
   columns.tokens.push_back(tokens);
   for (const auto& [key, value] : object.items()) {
     if (key == "step" || key == "tokens" || key == "split") continue;
-    if (columns.values.size() == max_columns && !columns.values.contains(key)) continue;  // each has all lines
+    if (columns.values.size() >= max_columns && !columns.values.contains(key) && key != "loss") {
+      has_all = false;
+      continue;
+    }
     std::vector<double>& column = columns.values[key];
     column.resize(rows, not_measured);  // lines before the first with this key
     column.push_back(value.is_number() ? value.get<double>() : not_measured);
   }
   for (auto& [key, column] : columns.values) column.resize(rows + 1, not_measured);
+  return has_all;
 }
 
 void read_metrics(RunFiles& run) {
   const std::filesystem::path file = run.path / "metrics.jsonl";
   const std::string text = read_text_file(file, max_metrics_bytes);
   std::int64_t invalid = 0;
+  bool has_all = true;
   for (std::size_t begin = 0; begin < text.size();) {
     const std::size_t end = text.find('\n', begin);
     if (end == std::string::npos) break;  // a line that is being written
@@ -73,8 +80,11 @@ void read_metrics(RunFiles& run) {
     if (split.empty() || (run.splits.size() == max_splits && !run.splits.contains(split)))
       ++invalid;
     else
-      append(run.splits[split], object);
+      has_all &= append(run.splits[split], object);
   }
+  if (!has_all)
+    run.problems.push_back(
+        fmt::format("{}: more than {} keys in a split; further ones are left out", file.string(), max_columns));
   if (invalid > 0)
     run.problems.push_back(
         fmt::format("{}: {} line{} not a metrics object", file.string(), invalid, invalid == 1 ? " is" : "s are"));

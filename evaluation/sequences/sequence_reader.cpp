@@ -44,6 +44,8 @@ void check_beginning(std::string_view beginning, const std::string& name, bool i
   const char* kind = is_hdf5 ? "an HDF5 file" : is_surely_picture(beginning) ? "a picture" : nullptr;
   if (kind) throw UserError("{}: is {}; expected text, FASTA, a table or JSON lines", name, kind);
   if (beginning.starts_with(byte_order_mark)) beginning.remove_prefix(byte_order_mark.size());
+  while (!beginning.empty() && (std::isspace(static_cast<unsigned char>(beginning[0])) != 0 || beginning[0] == ';'))
+    beginning.remove_prefix(beginning[0] == ';' ? std::min(beginning.find('\n'), beginning.size()) : 1);  // a comment
   if (!is_text_by_name || !beginning.starts_with('>')) return;
   constexpr const char* finding = "{}: begins with '>' as FASTA does, but is read as text, each line as a sequence";
   if (reads_letters) throw UserError("{}; pass --input-format fasta, or text", fmt::format(finding, name));

@@ -113,8 +113,10 @@ void Arena::erase_free(std::map<std::int64_t, std::int64_t>::iterator block) {
 }
 
 void Arena::refuse(std::int64_t size) const {
-  throw MachineError("out of memory on {}: requested {} MiB with {} of {} MiB in use", device_.text(), size >> 20,
-                     counters_.bytes_in_use >> 20, capacity_ >> 20);
+  const bool is_limited = device_.is_cpu() && capacity_ < sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE) / 2;
+  throw MachineError("out of memory on {}: requested {} MiB with {} of {} MiB in use{}", device_.text(), size >> 20,
+                     counters_.bytes_in_use >> 20, capacity_ >> 20,
+                     is_limited ? "; a limit of address space (ulimit -v, -d) allows no more" : "");
 }
 
 void Arena::raise_top(std::int64_t top) {

@@ -146,7 +146,6 @@ TEST_F(Export, TimeOfTokenizerIsLinearInItsSize) {
   EXPECT_LT(many, 8 * few);
 }
 
-// AutoTokenizer needs it next to a model with code, and gives the same ids whatever the case of the vocabulary.
 // An export writes the files of a checkpoint's origin.
 TEST_F(Export, ForgedOriginsNameNoOtherFiles) {
   const TinyModel bert = tiny_bert();
@@ -178,6 +177,7 @@ TEST_F(Export, BoundsKeysOfTheOriginalTokenizerConfig) {
       "tokenizer_config.json: objects have too many keys; expected at most 32,768 in one object, fewer in several");
 }
 
+// AutoTokenizer needs it next to a model with code, and gives the same ids whatever the case of the vocabulary.
 TEST_F(Export, WritesTokenizerJsonOfAWordPieceVocabulary) {
   for (const bool cased : {false, true}) {
     for (const char* config :

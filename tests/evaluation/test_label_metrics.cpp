@@ -118,11 +118,11 @@ TEST(LabelMetrics, ClassesWithoutSamplesAreLeftOutOfMeans) {
   EXPECT_TRUE(std::isnan(alone[4].low));
 }
 
-// Of 40 samples one has class 1, and it is missing in about 37% of the resamples.
+// Of 60 samples three have class 1, and all are missing in about 5% of the resamples; a single one in 37%.
 TEST(LabelMetrics, IntervalsOfMeansLeaveOutResamplesWithoutARareClass) {
   ClassScores always_zero{.n_classes = 2};
-  for (int i = 0; i < 40; ++i) {
-    always_zero.labels.push_back(i == 0 ? 1 : 0);
+  for (int i = 0; i < 60; ++i) {
+    always_zero.labels.push_back(i < 3 ? 1 : 0);
     always_zero.scores.insert(always_zero.scores.end(), {0.9, 0.1});
   }
   const std::vector<Metric> found = class_metrics(always_zero);
@@ -130,6 +130,10 @@ TEST(LabelMetrics, IntervalsOfMeansLeaveOutResamplesWithoutARareClass) {
   EXPECT_EQ(found[1].high, 0.5) << "no constant prediction has a higher balanced accuracy";
   EXPECT_LT(found[2].high, 0.5) << found[2].name;
   EXPECT_EQ(found[0].high, 1) << "accuracy has all resamples";
+  always_zero.labels[1] = always_zero.labels[2] = 0;
+  const std::vector<Metric> one_sample = class_metrics(always_zero);
+  for (const int mean : {1, 2, 4, 5}) EXPECT_TRUE(std::isnan(one_sample[mean].low)) << one_sample[mean].name;
+  EXPECT_TRUE(std::isfinite(one_sample[0].low) && std::isfinite(one_sample[3].low));
   // Class 2 has no sample and one wrong prediction: a resample without it counts F1 0 as the whole split does.
   ClassScores one_stray{.n_classes = 3};
   for (int i = 0; i < 40; ++i) {

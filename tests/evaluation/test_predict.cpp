@@ -259,9 +259,10 @@ TEST_F(PredictTest, FastaUnderAnotherNameIsNotReadAsText) {
   const std::string records = ">a first\nMKV\nMKV\n>b\nMKVMKV\n";
   const std::string expected = text_of(protein, file("records.fa", records));
   EXPECT_EQ(text_of(protein, file("RECORDS.FASTA", records)), expected);
-  EXPECT_THAT(message_of<UserError>([&] { text_of(protein, file("records.pep", records)); }),
-              HasSubstr("begins with '>' as FASTA does, but is read as text, each line as a sequence; pass "
-                        "--input-format fasta, or text"));
+  for (const char* before : {"", "\n \n", "; a comment\n"})
+    EXPECT_THAT(message_of<UserError>([&] { text_of(protein, file("records.pep", before + records)); }),
+                HasSubstr("begins with '>' as FASTA does, but is read as text, each line as a sequence; pass "
+                          "--input-format fasta, or text"));
   Model bytes = labeled_model(Vocabulary::bytes(true).with_labels({"no", "yes"}), {"objective.name=classification"});
   const LogCapture captured;
   text_of(bytes, file("quote.txt", "> a quote\n"));

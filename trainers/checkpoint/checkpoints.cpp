@@ -156,8 +156,9 @@ CheckpointDirectory::CheckpointDirectory(fs::path path, std::int64_t keep_last, 
   if (failure) throw_file_error(path_, "create the directory", failure.value());
   remove_abandoned_partial_files(path_);
   load_best();
-  AtomicFile(path_ / "best.json").discard();  // hours before the first checkpoint, whether one can be written
 }
+
+void CheckpointDirectory::check_writable() const { AtomicFile(path_ / "best.json").discard(); }
 
 std::optional<std::int64_t> step_in_name(const std::string& name) {
   constexpr std::string_view prefix = "step_", suffix = ".h5";

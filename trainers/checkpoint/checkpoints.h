@@ -32,6 +32,8 @@ class CheckpointDirectory {
   /// 1.
   CheckpointDirectory(std::filesystem::path path, std::int64_t keep_last, bool keep_best);
 
+  /// Throws UserError if a file cannot be written here. Leaves none.
+  void check_writable() const;
   /// Returns checkpoint_path() for this folder.
   std::filesystem::path path_for(std::int64_t step) const;
   /// Call this when the checkpoint of `step` is complete. If `validation_loss` is below the best one so far, the

@@ -82,6 +82,7 @@ class Run {
     // A finished run keeps the settings that it was trained with.
     const fs::path config = directory_.path() / "config.yaml";
     const bool trains = !is_done() && !trainer_.early_stopping().is_due();
+    if (trains) checkpoints_->check_writable();  // hours before the first checkpoint
     if (trains || !fs::exists(config)) write_file_atomically(config, to_yaml(settings));
     if (!can_validate())
       log_warn(

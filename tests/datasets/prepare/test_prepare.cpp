@@ -184,8 +184,7 @@ TEST_F(PrepareTest, WarnsOfLabelsThatASplitLacks) {
   options.test_inputs = {file("test.tsv", "f\tx\ng\tX\n")};
   const LogCapture captured;
   const PrepareReport report = prepare(options);
-  EXPECT_THAT(captured.text(),
-              HasSubstr("the test split lacks 2 labels of the training split: 'y', 'rare'; its metrics"));
+  EXPECT_THAT(captured.text(), HasSubstr("the test split lacks 2 labels of the train split: 'y', 'rare'; its metrics"));
   EXPECT_THAT(captured.text(), HasSubstr("the train split lacks 1 label of the test split: 'X'; no model can learn"));
   EXPECT_THAT(captured.text(), ::testing::Not(HasSubstr("validation")));
   EXPECT_THAT(to_text(report), HasSubstr("              2            0            1  x\n"

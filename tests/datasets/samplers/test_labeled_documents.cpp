@@ -216,7 +216,11 @@ TEST_F(LabeledTest, ErrorsNameTheLine) {
       HasSubstr("input:1: the header has 'label' more than once; give the number of the column"));
   EXPECT_THAT(refusal("label,x\n1,2\n", Kind::csv,
                       [](PrepareOptions& o) { o.labeled.label_fields = {o.labeled.text_field = "label"}; }),
-              HasSubstr("--text-field and --label-field: both are 'label', so the text would be its own label"));
+              HasSubstr("--label-field: 'label' is the text, which would be its own label"));
+  EXPECT_THAT(refusal("{\"text\": \"a\"}\n", Kind::jsonl, [](PrepareOptions& o) { o.labeled.label_fields = {"text"}; }),
+              HasSubstr("--label-field: 'text' is the text"));
+  EXPECT_THAT(refusal("1\t2\n", Kind::tsv, [](PrepareOptions& o) { o.labeled.label_fields = {"01"}; }),
+              HasSubstr("--label-field: '01' is the text"));
   EXPECT_THAT(refusal("\"a,b\nc,d\n", Kind::csv), HasSubstr("input:1: unclosed quotation mark"));
   EXPECT_THAT(refusal("{\"text\": \"a\", \"label\": 1}\n[1]\n", Kind::jsonl),
               HasSubstr("input:2: expected a JSON object"));

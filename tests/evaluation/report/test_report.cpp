@@ -137,7 +137,8 @@ TEST_F(ReportTest, BoundsTheColumnsOfAFile) {
   EXPECT_EQ(run.splits.size(), 16U);
   EXPECT_EQ(run.splits.at("train").values.size(), 256U);
   EXPECT_EQ(run.splits.at("train").step.size(), 600U);
-  ASSERT_FALSE(run.problems.empty());
+  ASSERT_EQ(run.problems.size(), 2U);
+  EXPECT_THAT(run.problems[0], HasSubstr("more than 256 keys in a split"));
 }
 
 TEST_F(ReportTest, ReportsDamagedLinesAndConfigs) {
