@@ -11,6 +11,7 @@
 #include "framework/core/parallel.h"
 #include "framework/core/random.h"
 #include "framework/core/tensor.h"
+#include "framework/primitives/dispatch.h"
 #include "tests/framework/engine_testing.h"
 
 namespace furlong::reference {
@@ -81,20 +82,17 @@ inline double relative_difference(const Tensor& actual, const std::vector<double
 /// Compares bits, for any strides and on any device.
 inline bool same_bits(const Tensor& a, const Tensor& b) {
   if (!(a.shape() == b.shape()) || a.dtype() != b.dtype()) return false;
-  const auto same = [&]<class T>(std::type_identity<T>) {
+  bool are_same = false;
+  const auto compare = [&]<class T>(std::type_identity<T>) {
     const std::vector<T> x = a.to_vector<T>(), y = b.to_vector<T>();
-    return x.empty() || std::memcmp(x.data(), y.data(), x.size() * sizeof(T)) == 0;
+    are_same = x.empty() || std::memcmp(x.data(), y.data(), x.size() * sizeof(T)) == 0;
   };
-  switch (a.dtype()) {
-    case DType::float64:
-      return same(std::type_identity<double>{});
-    case DType::float32:
-      return same(std::type_identity<float>{});
-    case DType::bfloat16:
-      return same(std::type_identity<bfloat16>{});
-    default:
-      return same(std::type_identity<std::int32_t>{});
+  if (a.dtype() == DType::int32) {
+    compare(std::type_identity<std::int32_t>{});
+  } else {
+    ops::with_float_type(a.dtype(), "same_bits", compare);
   }
+  return are_same;
 }
 
 /// The relative error of one rounding to `dtype`.

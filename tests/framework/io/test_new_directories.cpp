@@ -69,22 +69,31 @@ TEST_F(NewDirectoriesTest, ReportsUnusablePathsAsUserErrors) {
   EXPECT_THROW(made.create(""), UserError);
 }
 
+/// Returns the exit status of a process that runs `action` with the program's handlers of signals.
+template <class Action>
+int status_of_child(const Action& action) {
+  const pid_t child = testing::fork_without_team();
+  if (child == 0) {
+    for (const int signal : {SIGTERM, SIGPIPE}) std::signal(signal, SIG_DFL);
+    end_cleanly_on_signals();
+    action();
+    std::_Exit(0);
+  }
+  int status = 0;
+  EXPECT_EQ(::waitpid(child, &status, 0), child);
+  return testing::exit_status(status);
+}
+
 TEST_F(NewDirectoriesTest, SignalRemovesItsDirectoriesAndNoFile) {
   file("file", "text");
   for (const char* name : {"file", "new/inner"}) {
-    const pid_t child = testing::fork_without_team();
-    if (child == 0) {
-      std::signal(SIGTERM, SIG_DFL);
-      end_cleanly_on_signals();
+    const int status = status_of_child([&] {
       NewDirectories made;
       if (std::string(name) != "file") made.create(folder_ / "new");
       signals_at_mkdir = true;
       made.create(path(name));
-      std::_Exit(0);
-    }
-    int status = 0;
-    ASSERT_EQ(::waitpid(child, &status, 0), child);
-    EXPECT_EQ(testing::exit_status(status), 3) << name;
+    });
+    EXPECT_EQ(status, 3) << name;
     EXPECT_FALSE(fs::exists(folder_ / "new"));
   }
   EXPECT_EQ(content(path("file")), "text");
@@ -92,10 +101,7 @@ TEST_F(NewDirectoriesTest, SignalRemovesItsDirectoriesAndNoFile) {
 
 TEST_F(NewDirectoriesTest, SignalAfterTheLastOutputEndsInSuccess) {
   for (const bool is_last : {true, false}) {
-    const pid_t child = testing::fork_without_team();
-    if (child == 0) {
-      std::signal(SIGTERM, SIG_DFL);
-      end_cleanly_on_signals();
+    const int status = status_of_child([&] {
       AtomicFile output(path("output"));
       if (is_last) {
         output.commit_last();
@@ -104,10 +110,8 @@ TEST_F(NewDirectoriesTest, SignalAfterTheLastOutputEndsInSuccess) {
       }
       std::raise(SIGTERM);
       std::_Exit(1);
-    }
-    int status = 0;
-    ASSERT_EQ(::waitpid(child, &status, 0), child);
-    EXPECT_EQ(testing::exit_status(status), is_last ? 0 : 3);
+    });
+    EXPECT_EQ(status, is_last ? 0 : 3);
     EXPECT_TRUE(fs::exists(path("output")));
   }
 }
@@ -115,21 +119,13 @@ TEST_F(NewDirectoriesTest, SignalAfterTheLastOutputEndsInSuccess) {
 // The reader of its progress, for example; the write fails.
 TEST_F(NewDirectoriesTest, LostReaderEndsOnlyProgramsThatWriteNoFile) {
   for (const bool writes : {true, false}) {
-    const pid_t child = testing::fork_without_team();
-    if (child == 0) {
-      std::signal(SIGPIPE, SIG_DFL);
-      end_cleanly_on_signals();
-      {
-        std::optional<AtomicFile> output;
-        if (writes) output.emplace(path("output"));
-        std::raise(SIGPIPE);
-        if (writes) output->commit();
-      }
-      std::_Exit(0);
-    }
-    int status = 0;
-    ASSERT_EQ(::waitpid(child, &status, 0), child);
-    EXPECT_EQ(testing::exit_status(status), writes ? 0 : 128 + SIGPIPE);
+    const int status = status_of_child([&] {
+      std::optional<AtomicFile> output;
+      if (writes) output.emplace(path("output"));
+      std::raise(SIGPIPE);
+      if (writes) output->commit();
+    });
+    EXPECT_EQ(status, writes ? 0 : 128 + SIGPIPE);
   }
   EXPECT_TRUE(fs::exists(path("output")));
 }
