@@ -3,6 +3,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <set>
 
 #include "conversion/export_plan.h"
@@ -299,7 +300,6 @@ class Exporter {
     Files files;
     const auto add = [&](Files others) {
       for (auto& file : others) {
-        if (file.first == "tokenizer_config.json") file.second = with_longest_text(file.second);
         const auto present =
             std::find_if(files.begin(), files.end(), [&](const auto& one) { return one.first == file.first; });
         if (present == files.end())
@@ -320,15 +320,25 @@ class Exporter {
     if (files.empty() || completes) add(std::move(own.files));
     if (!holds(files, "tokenizer.json") && !holds(files, "tokenizer_config.json"))
       add(symbol_tokenizer_files(model_.vocabulary, frame));
+    for (auto& [name, text] : files) {
+      if (name == "tokenizer_config.json" && plan_.verbatim.empty()) text = with_longest_text(text);
+    }
     return files;
   }
 
-  /// Tokenizers of transformers cut texts to `model_max_length`, by default to none.
+  /// Tokenizers of transformers cut texts to `model_max_length`, by default to none. A source's number stays if it is
+  /// at least the length that the model was trained on, and at most what its positions allow.
   std::string with_longest_text(const std::string& tokenizer_config) const {
-    const std::int64_t longest = longest_sequence(model_);
-    if (longest == 0) return tokenizer_config;
-    Json config = Json::parse(tokenizer_config);
-    config["model_max_length"] = longest;
+    foreign::check_ordered_json(tokenizer_config, "tokenizer_config.json");
+    Json config = Json::parse(tokenizer_config, nullptr, false);
+    if (!config.is_object()) return tokenizer_config;
+    const std::int64_t longest = longest_sequence(model_), trained = model_.settings.data.sequence_length;
+    const auto own = config.find("model_max_length");
+    const bool has_number = own != config.end() && own->is_number();
+    const double number = has_number ? own->get<double>() : std::numeric_limits<double>::infinity();
+    if (number >= static_cast<double>(trained) && (longest == 0 || number <= static_cast<double>(longest)))
+      return tokenizer_config;
+    config["model_max_length"] = longest > 0 ? longest : trained;
     return config.dump(2) + "\n";
   }
 

@@ -11,6 +11,7 @@
 #include "datasets/tokenizers/train_tokenizer.h"
 #include "evaluation/sequences/hidden_states.h"
 #include "tests/conversion/tiny_models.h"
+#include "tests/datasets/tokenizers/small_tokenizers.h"
 #include "tests/temporary_folder.h"
 
 namespace furlong {
@@ -42,8 +43,8 @@ class TransformersExport : public WithTemporaryFolder {
     settings.model.architecture = layers::Architecture::encoder;
     settings.objective.name = objective;
   }
-  Json exported(Model model) {
-    SourceModel source{std::move(model), {}, {}, ""};
+  Json exported(Model model) { return exported(SourceModel{std::move(model), {}, {}, ""}); }
+  Json exported(SourceModel source) {
     ExportOptions options;
     options.overwrite = true;
     report_ = export_model(source, path("out"), options);
@@ -57,6 +58,31 @@ class TransformersExport : public WithTemporaryFolder {
   }
   ExportReport report_;
 };
+
+// Tokenizers cut texts to it: neither below the length of training, nor above the number of learned positions.
+TEST_F(TransformersExport, BoundsTheSourcesLongestText) {
+  ConvertOptions options;
+  options.source = tiny_bert().write(folder_ / "source");  // with 12 positions
+  word_tokenizer(options.source, 21);
+  options.destination = path("model.h5");
+  options.overwrite = true;
+  options.attention = "elu1";
+  options.max_sequence_length = 24;
+  for (const auto& [own, expected] : {std::pair{"", 24},
+                                      {"{\"model_max_length\": 1e30}", 24},
+                                      {"{\"model_max_length\": 25}", 24},
+                                      {"{\"model_max_length\": 16}", 16},
+                                      {"{\"model_max_length\": 11}", 24},
+                                      {"{\"model_max_length\": null}", 24}}) {
+    std::filesystem::remove(path("source/tokenizer_config.json"));
+    if (*own != '\0') file("source/tokenizer_config.json", own);
+    convert(options);
+    SourceModel source = open_source_model(path("model.h5"));
+    EXPECT_EQ(source.model.settings.data.sequence_length, 12);
+    exported(std::move(source));
+    EXPECT_EQ(Json::parse(content(path("out/tokenizer_config.json"))).at("model_max_length"), expected) << own;
+  }
+}
 
 TEST_F(TransformersExport, DirectoryHoldsCodeConfigAndTokenizer) {
   const Json config = exported(make([](Settings&) {}));
