@@ -60,6 +60,10 @@ find_library(furlong_cuda_driver NAMES libcuda.so.1 PATHS /usr/lib/wsl/lib NO_CA
 # ones. Sets furlong_cuda_missing if the kernels support none of this machine's GPUs.
 function(furlong_choose_architectures)
   if(DEFINED CMAKE_CUDA_ARCHITECTURES AND NOT CMAKE_CUDA_ARCHITECTURES STREQUAL "${FURLONG_CHOSEN_ARCHITECTURES}")
+    if(CMAKE_CUDA_ARCHITECTURES MATCHES "^(native|all|all-major)$")  # the program compares numbers with its GPUs'
+      message(FATAL_ERROR "CMAKE_CUDA_ARCHITECTURES is ${CMAKE_CUDA_ARCHITECTURES}; expected architectures from 80 on, \
+such as 90; without the variable, they are those of this machine's GPUs")
+    endif()
     return()
   endif()
   execute_process(COMMAND nvidia-smi --query-gpu=compute_cap --format=csv,noheader OUTPUT_VARIABLE capabilities

@@ -31,12 +31,13 @@ bool has_code(const std::string& architectures, int capability, bool intermediat
     const std::string number = word.substr(0, digits), rest = digits == std::string::npos ? "" : word.substr(digits);
     if (number.empty()) continue;
     const int built = std::stoi(number);
-    const bool feature_specific = rest.starts_with("a") || rest.starts_with("f");  // 90a runs only on 9.0
+    // 90a runs only on 9.0, 100f only on 10.0 and 10.3.
+    const bool of_architecture = rest.starts_with("a"), of_family = rest.starts_with("f");
     const bool real = rest.find("-virtual") == std::string::npos,
                intermediate = rest.find("-real") == std::string::npos;
-    if (feature_specific ? built == capability : real && built / 10 == capability / 10 && built <= capability)
-      return true;
-    if (intermediate_too && intermediate && !feature_specific && built <= capability) return true;
+    const bool in_family = built / 10 == capability / 10 && built <= capability;
+    if (of_architecture ? built == capability : in_family && (real || of_family)) return true;
+    if (intermediate_too && intermediate && !of_architecture && !of_family && built <= capability) return true;
   }
   return false;
 }
