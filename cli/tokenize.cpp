@@ -120,7 +120,7 @@ void run(const TokenizeArguments& options) {
                     vocabulary.kind_name());
   ByteSource source(options.input);
   const SpecialTokenMode special = options.special ? SpecialTokenMode::as_token : SpecialTokenMode::as_text;
-  std::uint64_t lines = 0, text_bytes = 0, tokens = 0, unknown = 0;
+  std::uint64_t lines = 0, text_bytes = 0, tokens = 0, unknown = 0, ignored = 0;
   TextOutput output;
   std::string buffer;
   const auto write = [&](std::string_view text) {
@@ -139,6 +139,7 @@ void run(const TokenizeArguments& options) {
     }
     std::vector<std::int32_t> ids =
         tokenizer ? tokenizer->encode(line, special) : symbols_of(vocabulary, line, source.name(), lines);
+    if (tokenizer) ignored += tokenizer->count_ignored(line);
     if (options.add_special_tokens) ids = tokenizer->framed(ids);
     if (!options.count) return write(output_line(options, vocabulary, ids));
     tokens += ids.size();
@@ -154,6 +155,7 @@ void run(const TokenizeArguments& options) {
   }
   output.write(buffer);
   output.finish();
+  if (ignored > 0) log_warn("{} characters are none of the tokenizer's and were left out; check the input", ignored);
 }
 
 }  // namespace

@@ -16,6 +16,7 @@
 #include <filesystem>
 #include <string_view>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 #include "framework/core/error.h"
@@ -34,6 +35,32 @@ constexpr int kZstdWindowLog = 30;
 
 enum class Compression { none, gzip, xz, zstd };
 
+/// Whether the bytes begin with UTF-16's byte order mark, and text follows: random bytes have unpaired surrogates or
+/// control characters soon.
+bool is_utf16(std::string_view bytes) {
+  const bool little = bytes.starts_with("\xff\xfe");
+  if (!little && !bytes.starts_with("\xfe\xff")) return false;
+  bool after_high = false;
+  for (std::size_t i = 2; i + 1 < std::min<std::size_t>(bytes.size(), 1024); i += 2) {
+    const unsigned first = static_cast<unsigned char>(bytes[i]), second = static_cast<unsigned char>(bytes[i + 1]);
+    const unsigned unit = little ? first | second << 8 : first << 8 | second;
+    const bool high = (unit & 0xfc00) == 0xd800, low = (unit & 0xfc00) == 0xdc00;
+    if (low != after_high || (unit < 0x20 && !(unit >= '\t' && unit <= '\r')) || unit >= 0xfffe) return false;
+    after_high = high;
+  }
+  return bytes.size() > 2;
+}
+
+/// Throws UserError if the beginning of the uncompressed data shows that they are no texts yet.
+void refuse_packed(std::string_view beginning, bool was_compressed, const std::string& name) {
+  if (beginning.size() > 262 && beginning.substr(257, 5) == "ustar")
+    throw UserError("{}: tar archives are not supported; unpack it first", name);
+  if (is_utf16(beginning))
+    throw UserError("{}: the text is UTF-16; convert it to UTF-8: iconv -f utf-16 -t utf-8 FILE > NEW", name);
+  if (was_compressed && (beginning.starts_with("\x1f\x8b\x08") || beginning.starts_with("\x28\xb5\x2f\xfd")))
+    throw UserError("{}: the file is compressed twice; decompress it once", name);
+}
+
 }  // namespace
 
 struct ByteSource::State {
@@ -51,6 +78,7 @@ struct ByteSource::State {
   ZSTD_DStream* zstd = nullptr;
   bool member_open = false;  // inside a gzip member or a zstd frame
   bool finished = false;     // the compressed data are complete
+  bool checked = false;      // refuse_packed() has seen the first data
 
   ~State() {
     XXH3_freeState(hash);
@@ -293,6 +321,9 @@ std::size_t ByteSource::read(void* destination, std::size_t capacity) {
     if (taken == 0) break;
     filled += taken;
   }
+  if (!std::exchange(state_->checked, true))
+    refuse_packed({static_cast<const char*>(destination), filled}, state_->compression != Compression::none,
+                  state_->name);
   return filled;
 }
 

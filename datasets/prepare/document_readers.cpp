@@ -89,14 +89,14 @@ class TokenizerLetters {
     }
   }
   void put_unknown(unsigned char letter) {
-    if (!one_by_one_) return encoder_.put(static_cast<char>(letter));
-    if (!vocabulary_.unknown_id())
+    const auto byte = static_cast<char>(letter);
+    if (!vocabulary_.unknown_id() && (one_by_one_ || vocabulary_.encode(std::string_view(&byte, 1)).empty()))
       throw UserError("--unknown map: the {} has no unknown token; omit this option", vocabulary_.description());
-    encoder_.put_token(*vocabulary_.unknown_id());
+    one_by_one_ ? encoder_.put_token(*vocabulary_.unknown_id()) : encoder_.put(byte);
   }
   std::string refusal() const {
-    return fmt::format("has no token in the {}; use --unknown map to read such letters as its unknown token",
-                       vocabulary_.description());
+    return fmt::format("has no token in the {}{}", vocabulary_.description(),
+                       vocabulary_.unknown_id() ? "; use --unknown map to read such letters as its unknown token" : "");
   }
   void end_document() { encoder_.end_document(); }
   std::uint64_t n_cut_documents() const { return encoder_.n_cut_documents(); }
@@ -420,6 +420,12 @@ std::string guess_alphabet(std::string_view beginning, std::string_view name, bo
     return sum;
   };
   const std::uint64_t n_common = count_of("ACGTUN");
+  constexpr std::uint64_t unlikely_peptide = 100;  // a third of a protein's letters are no nucleotide codes
+  if (10 * n_common < 9 * n_letters && other.empty() && n_letters >= unlikely_peptide)
+    throw UserError(
+        "{}: all {} letters are nucleotide codes, but only {} are A, C, G, T, U or N; pass --alphabet dna, rna or "
+        "protein",
+        name, n_letters, n_common);
   if (10 * n_common < 9 * n_letters) return "protein";
   if (!other.empty() && !map_unknown)
     throw UserError(

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "framework/core/error.h"
+#include "framework/core/log.h"
 #include "framework/core/printable.h"
 
 namespace furlong {
@@ -56,7 +57,10 @@ void walk(const std::string& folder, bool is_link, std::set<Place>& visited, std
   std::sort(links.begin(), links.end());
   for (const std::string& link : links) {
     const std::optional<Place> place = place_of(link);
-    if (place && !visited.contains(*place)) walk(link, true, visited, found);
+    if (place && visited.contains(*place))
+      log_warn("{}: leads to a folder that has another name here; its files are read once, under that name", link);
+    else if (place)
+      walk(link, true, visited, found);
   }
 }
 

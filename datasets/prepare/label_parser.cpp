@@ -16,12 +16,12 @@ namespace {
 
 constexpr std::size_t kMaxLabels = 1 << 16;
 
+}  // namespace
+
 std::string_view without_spaces_around(std::string_view text) {
   const std::size_t begin = text.find_first_not_of(" \t\r\n\v\f"), end = text.find_last_not_of(" \t\r\n\v\f");
   return begin == std::string_view::npos ? std::string_view{} : text.substr(begin, end - begin + 1);
 }
-
-}  // namespace
 
 void check_label_names(const std::vector<std::string>& names) {
   std::set<std::string> known;

@@ -14,6 +14,9 @@ struct ParsedLabel {
   std::vector<float> numbers;
 };
 
+/// Returns the text without ASCII whitespace at its ends.
+std::string_view without_spaces_around(std::string_view text);
+
 /// Throws UserError if a name of --labels is not UTF-8 or occurs twice.
 void check_label_names(const std::vector<std::string>& names);
 

@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "datasets/prepare/byte_source.h"
+#include "datasets/prepare/csv_quotes.h"
 #include "datasets/prepare/input_checks.h"
 #include "datasets/prepare/input_files.h"
 #include "datasets/prepare/label_parser.h"
@@ -25,12 +26,6 @@ constexpr std::size_t kMaxRecordBytes = std::size_t{1} << 30;
 constexpr std::size_t kMaxObjectBytes = std::size_t{1} << 26;  // parsing needs many times its size
 constexpr std::size_t kMaxColumns = std::size_t{1} << 20;      // a column takes 32 bytes, also if it is empty
 
-std::string_view trimmed(std::string_view text) {
-  while (!text.empty() && std::isspace(static_cast<unsigned char>(text.front())) != 0) text.remove_prefix(1);
-  while (!text.empty() && std::isspace(static_cast<unsigned char>(text.back())) != 0) text.remove_suffix(1);
-  return text;
-}
-
 /// Returns the column number (from 1), or nullopt if `field` is a name.
 std::optional<std::size_t> column_number(std::string_view field) {
   std::size_t number = 0;
@@ -38,36 +33,6 @@ std::optional<std::size_t> column_number(std::string_view field) {
   if (failure != std::errc() || end != field.data() + field.size() || number == 0) return std::nullopt;
   return number;
 }
-
-/// The quotes of one record of CSV (RFC 4180), byte by byte. A quote opens at the start of a field only; elsewhere in a
-/// field without quotes it is text. Inside quotes, two quotes stand for one.
-class CsvQuotes {
- public:
-  enum class Part { text, separator, quote };
-  Part take(char byte) {
-    if (state_ == State::quoted) {
-      if (byte != '"') return Part::text;
-      state_ = State::quote_in_quotes;
-      return Part::quote;
-    }
-    if (byte == '"' && state_ == State::quote_in_quotes) {
-      state_ = State::quoted;
-      return Part::text;
-    }
-    if (byte == '"' && state_ == State::field_start) {
-      state_ = State::quoted;
-      return Part::quote;
-    }
-    state_ = byte == ',' ? State::field_start : State::plain;
-    return byte == ',' ? Part::separator : Part::text;
-  }
-  /// Whether a line break here is part of the text.
-  bool is_open() const { return state_ == State::quoted; }
-
- private:
-  enum class State { field_start, plain, quoted, quote_in_quotes };
-  State state_ = State::field_start;
-};
 
 /// One record.
 struct Record {
@@ -110,7 +75,7 @@ class RecordParser {
 
   /// Returns nullopt for a header or an empty line.
   std::optional<Record> parse(std::string_view line, const std::string& place) {
-    if (trimmed(line).empty()) return std::nullopt;
+    if (without_spaces_around(line).empty()) return std::nullopt;
     if (kind_ == Kind::jsonl) return parse_object(line, place);
     values_ = kind_ == Kind::csv ? split_csv(line, place) : split_tsv(line, place);
     const std::vector<std::string>& values = values_;
@@ -163,7 +128,7 @@ class RecordParser {
   }
 
   static std::string id_of(std::string_view text, const std::string& place) {
-    const std::string_view id = trimmed(text);
+    const std::string_view id = without_spaces_around(text);
     if (id.empty()) throw UserError("{}: the id is empty", place);
     return std::string(id);
   }
@@ -177,7 +142,8 @@ class RecordParser {
   void check_width(const std::vector<std::string>& values, const std::string& place) {
     ++lines_;
     // Records may have a separator at their end that the header lacks.
-    const bool ends_empty = lines_ == 2 && header_ && values.size() == width_ + 1 && trimmed(values.back()).empty();
+    const bool ends_empty =
+        lines_ == 2 && header_ && values.size() == width_ + 1 && without_spaces_around(values.back()).empty();
     if (lines_ == 1 || ends_empty) width_ = values.size();
     if (values.size() <= width_) return;
     throw UserError("{}: the record has {} columns, and the {} {}; {}", place, values.size(),
@@ -212,6 +178,11 @@ class RecordParser {
           break;
         case CsvQuotes::Part::quote:
           break;
+        case CsvQuotes::Part::stray:
+          throw UserError(
+              "{}: text follows the closing quotation mark of a column in this record; double quotation "
+              "marks inside of quoted text",
+              place);
       }
     }
     return values;
@@ -220,7 +191,7 @@ class RecordParser {
   void take_header(const std::vector<std::string>& names, const std::string& place) {
     for (const std::string& field : fields_) {
       const auto number = column_number(field);
-      const auto named = [&](const std::string& name) { return !number && trimmed(name) == field; };
+      const auto named = [&](const std::string& name) { return !number && without_spaces_around(name) == field; };
       const auto found = std::find_if(names.begin(), names.end(), named);
       if (std::count_if(found, names.end(), named) > 1)
         throw UserError("{}: the header has '{}' more than once; give the number of the column", place, field);
@@ -266,7 +237,10 @@ class RecordParser {
     if (value.is_string()) return labels_.split(value.get_ref<const std::string&>());
     if (!value.is_array() || label_kind_ == LabelKind::classes) return {json_label(value, place, field)};
     std::vector<std::string> parts;
-    for (const nlohmann::json& one : value) parts.push_back(json_label(one, place, field));
+    for (const nlohmann::json& one : value) {
+      parts.push_back(json_label(one, place, field));
+      if (label_kind_ == LabelKind::sets) parts.back() = without_spaces_around(parts.back());
+    }
     return parts;
   }
 
@@ -354,7 +328,10 @@ class LabeledReader : public DocumentReader {
   }
 
   void end_input() override {
-    if (files_) return write({.texts = {record_}, .id = {}, .labels = {folder_of(name_)}, .names = {}});
+    if (files_) {
+      if (record_.starts_with(byte_order_mark)) record_.erase(0, byte_order_mark.size());
+      return write({.texts = {record_}, .id = {}, .labels = {folder_of(name_)}, .names = {}});
+    }
     if (is_inside_quotes()) throw UserError("{}: unclosed quotation mark in this record", place());
     end_record();
   }

@@ -231,6 +231,12 @@ class Preparation {
     report_.is_plain_text = options_.format == PrepareOptions::Format::text;
     report_.n_cut_documents = reader_->n_cut_documents();
     report_.ignored = reader_->ignored();
+    if (const std::uint64_t n = report_.ignored.characters; n > 0)
+      log_warn(
+          "{} character{} in {} document{} became no token, because the tokenizer has none for {} and no unknown "
+          "token; check that it suits the input",
+          n, n == 1 ? "" : "s", report_.ignored.documents, report_.ignored.documents == 1 ? "" : "s",
+          n == 1 ? "it" : "them");
     if (const std::uint64_t n = report_.ignored.not_utf8; n > 0)
       log_warn(
           "{} document{} contain{} bytes that are not UTF-8, which the tokenizer reads as U+FFFD or leaves out; "

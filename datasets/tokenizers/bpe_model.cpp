@@ -1,6 +1,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <optional>
@@ -93,6 +94,23 @@ class BpeModel : public PieceModel {
     }
     if (model.boolean("ignore_merges", false)) read_whole_pieces();
     read_merges(model.at("merges"));
+  }
+
+  bool skips() const override {
+    return !unknown_ && !(byte_level_ && std::find(byte_ids_.begin(), byte_ids_.end(), none) == byte_ids_.end());
+  }
+
+  std::uint64_t count_skipped(std::string_view piece) const override {
+    if (unknown_ || whole_pieces_.contains(piece)) return 0;
+    std::uint64_t skipped = 0;
+    for (std::size_t position = 0; position < piece.size();) {
+      const std::size_t begin = position;
+      unicode::next(piece, position);
+      const std::string_view letter = piece.substr(begin, position - begin);
+      const bool kept = byte_level_ ? has_bytes(letter) : vocabulary_.find(letter) || (fallback_ && has_bytes(letter));
+      skipped += !kept;
+    }
+    return skipped;
   }
 
   void encode(std::string_view piece, std::vector<std::int32_t>& ids) const override {

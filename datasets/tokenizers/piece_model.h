@@ -19,6 +19,10 @@ class PieceModel {
   virtual ~PieceModel() = default;
   /// Appends the ids of `piece` to `ids`.
   virtual void encode(std::string_view piece, std::vector<std::int32_t>& ids) const = 0;
+  /// Returns the number of characters of `piece` of which encode() skips at least a part.
+  virtual std::uint64_t count_skipped(std::string_view /*piece*/) const { return 0; }
+  /// Whether encode() skips letters that the vocabulary lacks.
+  virtual bool skips() const { return false; }
 };
 
 /// Returns a byte-pair encoder (Sennrich et al. 2016, arXiv:1508.07909). Of all adjacent pairs in the list of merges,

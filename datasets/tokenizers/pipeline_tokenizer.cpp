@@ -68,26 +68,17 @@ class PipelineTokenizer : public Tokenizer {
   std::int32_t size() const override { return std::max(vocabulary_.size(), extra_tokens_.size()); }
 
   std::vector<std::int32_t> encode(std::string_view text, SpecialTokenMode special) const override {
-    Encoding encoding{*this, special, {}, caches_.borrow()};
-    std::size_t valid = unicode::valid_length(text);
-    if (valid == text.size()) {
-      encoding.text(text, true);
-    } else if (!keeps_invalid_bytes()) {
-      encoding.text(unicode::with_replacements(text), true);
-    } else {
-      // Invalid bytes belong to no word. They become their own ids, so that decode() restores them.
-      for (bool at_start = true; !text.empty(); at_start = false) {
-        encoding.text(text.substr(0, valid), at_start);
-        text.remove_prefix(valid);
-        std::size_t invalid = 0;
-        while (invalid < text.size() && unicode::valid_length(text.substr(invalid, 4)) == 0) ++invalid;
-        if (invalid > 0) model_->encode(text.substr(0, invalid), encoding.ids);
-        text.remove_prefix(invalid);
-        valid = unicode::valid_length(text);
-      }
-    }
+    Encoding encoding{*model_, {}, caches_.borrow()};
+    split(text, special, encoding);
     caches_.give_back(std::move(encoding.cache));
     return std::move(encoding.ids);
+  }
+
+  std::uint64_t count_ignored(std::string_view text) const override {
+    if (!model_->skips()) return 0;
+    SkippedCount skipped{*model_};
+    split(text, SpecialTokenMode::as_text, skipped);
+    return skipped.count;
   }
 
   bool keeps_invalid_bytes() const override { return pre_tokenizer_.byte_level() && normalizer_.empty(); }
@@ -138,30 +129,53 @@ class PipelineTokenizer : public Tokenizer {
     return bytes == text.size() && decode(ids) == text;
   }
 
+  /// Gives `sink` the text's pieces, and the ids of added tokens between them.
+  template <class Sink>
+  void split(std::string_view text, SpecialTokenMode special, Sink& sink) const {
+    std::size_t valid = unicode::valid_length(text);
+    if (valid == text.size()) return split_text(text, special, true, sink);
+    if (!keeps_invalid_bytes()) return split_text(unicode::with_replacements(text), special, true, sink);
+    // Invalid bytes belong to no word. They become their own ids, so that decode() restores them.
+    for (bool at_start = true; !text.empty(); at_start = false) {
+      split_text(text.substr(0, valid), special, at_start, sink);
+      text.remove_prefix(valid);
+      std::size_t invalid = 0;
+      while (invalid < text.size() && unicode::valid_length(text.substr(invalid, 4)) == 0) ++invalid;
+      if (invalid > 0) sink.piece(text.substr(0, invalid));
+      text.remove_prefix(invalid);
+      valid = unicode::valid_length(text);
+    }
+  }
+  template <class Sink>
+  void split_text(std::string_view text, SpecialTokenMode special, bool at_start, Sink& sink) const {
+    added_.split(text, special, [&](std::string_view part, std::optional<std::int32_t> id) {
+      if (id) return sink.token(*id);
+      const bool first = at_start && part.data() == text.data();
+      if (normalizer_.empty()) return split_normalized(part, special, first, sink);
+      // transformers counts from the text's start before the normalizer, so that nothing is first if that is dropped.
+      const std::string_view start = part.substr(0, unicode::cluster_end(part, 0));
+      const bool keeps_start = first && !normalizer_.apply(std::string(start)).empty();
+      split_normalized(normalizer_.apply(std::string(part)), special, keeps_start, sink);
+    });
+  }
+  template <class Sink>
+  void split_normalized(std::string_view text, SpecialTokenMode special, bool at_start, Sink& sink) const {
+    added_normalized_.split(text, special, [&](std::string_view part, std::optional<std::int32_t> id) {
+      if (id) return sink.token(*id);
+      pre_tokenizer_.split({part, at_start && part.data() == text.data()},
+                           [&](TextPiece piece) { sink.piece(piece.text); });
+    });
+  }
+
   /// One call of encode().
   struct Encoding {
-    const PipelineTokenizer& tokenizer;
-    SpecialTokenMode special;
+    const PieceModel& model;
     std::vector<std::int32_t> ids;
     std::unique_ptr<WordCache> cache;
 
-    void text(std::string_view text, bool at_start) {
-      tokenizer.added_.split(text, special, [&](std::string_view part, std::optional<std::int32_t> id) {
-        if (id) return ids.push_back(*id);
-        const bool first = at_start && part.data() == text.data();
-        if (tokenizer.normalizer_.empty()) return normalized(part, first);
-        normalized(tokenizer.normalizer_.apply(std::string(part)), first);
-      });
-    }
-    void normalized(std::string_view text, bool at_start) {
-      tokenizer.added_normalized_.split(text, special, [&](std::string_view part, std::optional<std::int32_t> id) {
-        if (id) return ids.push_back(*id);
-        tokenizer.pre_tokenizer_.split({part, at_start && part.data() == text.data()},
-                                       [&](TextPiece piece) { this->piece(piece.text); });
-      });
-    }
+    void token(std::int32_t id) { ids.push_back(id); }
     void piece(std::string_view piece) {
-      if (piece.size() > WordCache::longest_word) return tokenizer.model_->encode(piece, ids);
+      if (piece.size() > WordCache::longest_word) return model.encode(piece, ids);
       const std::uint64_t hash = XXH3_64bits(piece.data(), piece.size());
       std::span<const std::int32_t> known;
       if (cache->find(piece, hash, known)) {
@@ -169,9 +183,17 @@ class PipelineTokenizer : public Tokenizer {
         return;
       }
       const std::size_t before = ids.size();
-      tokenizer.model_->encode(piece, ids);
+      model.encode(piece, ids);
       cache->insert(piece, hash, std::span(ids).subspan(before));
     }
+  };
+
+  struct SkippedCount {
+    const PieceModel& model;
+    std::uint64_t count = 0;
+
+    void token(std::int32_t /*id*/) {}
+    void piece(std::string_view piece) { count += model.count_skipped(piece); }
   };
 
   /// An object of tokens and ids, or, in a Unigram model, a list of tokens with scores.

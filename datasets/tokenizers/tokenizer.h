@@ -34,8 +34,8 @@ class Tokenizer {
   virtual std::vector<std::int32_t> encode(std::string_view text, SpecialTokenMode special) const = 0;
   /// The same with special tokens read as plain text.
   std::vector<std::int32_t> encode(std::string_view text) const { return encode(text, SpecialTokenMode::as_text); }
-  /// Returns the number of characters of the text, whitespace aside, that match no pattern of a tokenizer that splits
-  /// text by patterns (SMILES), and become no token. Others return 0.
+  /// Returns the number of characters of the text that become no token because the vocabulary lacks them and has no
+  /// unknown token (BPE), or because they match no pattern of the tokenizer and are no whitespace (SMILES).
   virtual std::uint64_t count_ignored(std::string_view /*text*/) const { return 0; }
   /// Whether bytes that are not UTF-8 become tokens of their own, rather than U+FFFD.
   virtual bool keeps_invalid_bytes() const { return false; }

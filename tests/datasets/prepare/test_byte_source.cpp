@@ -153,6 +153,20 @@ TEST_F(ByteSourceTest, RejectsUnsupportedInputs) {
   EXPECT_THAT(message_of<UserError>([&] { read_all(file("a", gzip("text") + "garbage")); }),
               HasSubstr("other data follow the gzip data"));
   EXPECT_EQ(read_all(file("a", "BZh, said the bee")), "BZh, said the bee");
+  const auto refused = [&](const std::string& content) {
+    return message_of<UserError>([&] { read_all(file("a", content)); });
+  };
+  const std::string tar = std::string(257, 'x') + "ustar" + std::string(250, '\0');
+  EXPECT_THAT(refused(tar), HasSubstr("a: tar archives are not supported; unpack it first"));
+  EXPECT_THAT(refused(gzip(tar)), HasSubstr("tar archives"));
+  EXPECT_THAT(refused(gzip(gzip("text"))), HasSubstr("a: the file is compressed twice"));
+  for (const std::string& text : {std::string("\xff\xfeh\0i\0\r\0\n\0\x3d\xd8\x00\xde", 14),
+                                  std::string("\xfe\xff\0h\x4e\xba\xd8\x3d\xde\x00\0\n", 12)})
+    EXPECT_THAT(refused(text), HasSubstr("a: the text is UTF-16; convert it to UTF-8: iconv -f utf-16"));
+  // Other data can begin with the same two bytes.
+  for (const std::string& bytes : {std::string("\xff\xfe"), std::string("\xff\xfe\0\0\0\0", 6),
+                                   std::string("\xff\xfe\x00\xdc", 4), std::string("\xfe\xff\x00\x01\x05\x06", 6)})
+    EXPECT_EQ(read_all(file("a", bytes)), bytes);
 }
 
 }  // namespace

@@ -105,7 +105,7 @@ TEST_F(InputFilesTest, LabelIsTheNameOfTheFolder) {
 
 TEST_F(InputFilesTest, WholeFilesBecomeDocumentsLabeledByTheirFolder) {
   put("man/man2/open.2", ".TH OPEN\n\"a\tb\"\r\n");
-  put("man/man1/ls.1.gz", testing::gzip(".TH LS"));
+  put("man/man1/ls.1.gz", testing::gzip("\xef\xbb\xbf.TH LS"));
   put("man/man1/none.1", "");
   prepare(options({path("man")}));
   const TokenizedDataset data = TokenizedDataset::open(path("out.h5"));

@@ -144,8 +144,13 @@ TEST_F(PrepareTest, GuessesAlphabet) {
   EXPECT_EQ(guess_alphabet(">x\nACGUUUG\n", "x"), "rna");
   EXPECT_EQ(guess_alphabet(">aligned\nACG-TA.CG--\n", "x"), "dna");
   EXPECT_EQ(guess_alphabet(">x\nMTMDKSELVQ\n", "x"), "protein");
-  // all letters are nucleotide codes, but too few are A, C, G, T
+  // All letters are nucleotide codes, but too few are A, C, G, T. A short peptide can be such a sequence.
   EXPECT_EQ(guess_alphabet(">x\nRYRYRYRYACGT\n", "x"), "protein");
+  std::string ambiguous = ">x\n";
+  for (int i = 0; i < 25; ++i) ambiguous += "ACRY";
+  EXPECT_EQ(message_of<UserError>([&] { guess_alphabet(ambiguous, "a.fa"); }),
+            "a.fa: all 100 letters are nucleotide codes, but only 50 are A, C, G, T, U or N; pass --alphabet dna, rna "
+            "or protein");
   EXPECT_THAT(message_of<UserError>([] { guess_alphabet(">x\n>y\n", "a.fa"); }), HasSubstr("a.fa: found no sequence"));
 }
 

@@ -155,7 +155,7 @@ TEST_F(LabelKindsTest, SetsOfTablesAndJsonLines) {
   for (const auto& [content, kind] :
        {std::pair{std::string("MKV\tmembrane; kinase\nGG\t\nWDE\tkinase;kinase\n"), Kind::tsv},
         std::pair{
-            std::string("{\"text\": \"MKV\", \"label\": [\"membrane\", \"kinase\"]}\n{\"text\": \"GG\", \"label\": "
+            std::string("{\"text\": \"MKV\", \"label\": [\"membrane \", \" kinase\"]}\n{\"text\": \"GG\", \"label\": "
                         "[]}\n{\"text\": \"WDE\", \"label\": \"kinase\"}\n"),
             Kind::jsonl}}) {
     const TokenizedDataset data = stored(content, {.kind = kind, .labels = LabelKind::sets});

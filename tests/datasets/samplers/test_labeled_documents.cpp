@@ -97,8 +97,15 @@ TEST_F(LabeledTest, WarnsOfAHeaderThatIsReadAsARecord) {
 TEST_F(LabeledTest, QuotesOpenAtTheStartOfAFieldOnly) {
   EXPECT_EQ(contents(stored("5\" pipe,good\n6\" pipe,bad\nplain,good\n", Kind::csv)),
             (std::vector<std::string>{"5\" pipe=good", "6\" pipe=bad", "plain=good"}));
-  EXPECT_EQ(contents(stored("\xef\xbb\xbf\"a,\nb\",x\r\n\"c\"d\",y\r\ne, \"y\r\n", Kind::csv)),
-            (std::vector<std::string>{"a,\nb=x", "cd\"=y", "e=\"y"}));
+  EXPECT_EQ(contents(stored("\xef\xbb\xbf\"a,\nb\",x\r\n\"c\"\"d\",y\r\ne, \"y\r\n\"f\",\"x\"\r\n", Kind::csv)),
+            (std::vector<std::string>{"a,\nb=x", "c\"d=y", "e=\"y", "f=x"}));
+}
+
+// A quotation mark that opens by mistake would join records.
+TEST_F(LabeledTest, RefusesTextAfterAClosingQuote) {
+  for (const char* record : {"\"bad,x\nc,y\n\"d\",x\n", "\"Great\" film,x\n", "\"c\" ,y\n"})
+    EXPECT_THAT(refusal(std::string("a,x\n") + record, Kind::csv),
+                HasSubstr("input:2: text follows the closing quotation mark of a column in this record"));
 }
 
 TEST_F(LabeledTest, ReadsRecordsAcrossBlocks) {

@@ -332,16 +332,23 @@ TEST(BpeModel, HandlesUnknownLetters) {
   TokenTable table;
   const std::vector<std::string> tokens{"<unk>", "a", "b", "ab", "<0xC3>", "<0xA9>"};
   for (std::size_t id = 0; id < tokens.size(); ++id) table.add(tokens[id], static_cast<std::int32_t>(id), "f");
+  std::uint64_t skipped = 0;
   const auto encode = [&](json more, std::string_view text) {
     json model{{"type", "BPE"}, {"merges", {"a b"}}};
     model.update(more);
     std::vector<std::int32_t> ids;
-    make_bpe_model(json_view(model), table, false)->encode(text, ids);
+    const auto bpe = make_bpe_model(json_view(model), table, false);
+    bpe->encode(text, ids);
+    skipped = bpe->skips() ? bpe->count_skipped(text) : 0;
     return ids;
   };
-  EXPECT_THAT(encode(json::object(), "axyb"), ElementsAre(3))
+  EXPECT_THAT(encode(json::object(), "axyb\u00e9"), ElementsAre(3))
       << "without an unknown token letters are dropped, and their neighbors merge";
+  EXPECT_EQ(skipped, 3u);
+  EXPECT_THAT(encode({{"byte_fallback", true}}, "ab\u00e9\u20ac"), ElementsAre(3, 4, 5));
+  EXPECT_EQ(skipped, 1u);
   EXPECT_THAT(encode({{"unk_token", "<unk>"}}, "axyb"), ElementsAre(1, 0, 0, 2));
+  EXPECT_EQ(skipped, 0u);
   EXPECT_THAT(encode({{"unk_token", "<unk>"}, {"fuse_unk", true}}, "axybz"), ElementsAre(1, 0, 2, 0));
   EXPECT_THAT(encode({{"unk_token", "<unk>"}, {"byte_fallback", true}}, "ab\u00e9\u20ac"), ElementsAre(3, 4, 5, 0));
   EXPECT_THAT(encode({{"ignore_merges", true}, {"merges", json::array()}}, "ab"), ElementsAre(3));

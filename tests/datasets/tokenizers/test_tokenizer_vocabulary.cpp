@@ -341,6 +341,16 @@ TEST_F(TokenizerVocabularyTest, EncodesFastaRecordsLetterByLetter) {
   const PrepareReport report = prepare(chosen);
   EXPECT_THAT(documents(TokenizedDataset::open(chosen.output)), ElementsAre(Ids{2, 5, 6, 7, 24, 3}, Ids{2, 21, 1, 3}));
   EXPECT_EQ(report.n_unknown, 1u);
+  // Without an unknown token, such letters would disappear and their neighbors merge.
+  const std::string bases = file("bases.json", R"({"model": {"type": "BPE", "merges": [["A", "C"]],
+      "vocab": {"A": 0, "C": 1, "G": 2, "T": 3, "AC": 4}}})");
+  chosen = options(PrepareOptions::Format::fasta, ">a\nACGTNGR\n", bases);
+  EXPECT_THAT(message_of<UserError>([&] { prepare(chosen); }),
+              AllOf(HasSubstr("input:2:5: 'N' has no token in the"), Not(HasSubstr("--unknown"))));
+  chosen.map_unknown = true;
+  EXPECT_THAT(message_of<UserError>([&] { prepare(chosen); }), HasSubstr("has no unknown token; omit this option"));
+  chosen = options(PrepareOptions::Format::text, "ACN\u00e9T", bases);
+  EXPECT_EQ(prepare(chosen).ignored.characters, 2u);
   // Byte-level tokenizers encode a record as one text, regardless of its lines.
   prepare(options(PrepareOptions::Format::fasta, ">a\nL\nA\n", testing::bpe_tokenizer(path("bpe"))));
   EXPECT_THAT(documents(TokenizedDataset::open(path("store.h5"))), ElementsAre(Ids{'L', 'A', 261}));

@@ -38,6 +38,22 @@ class UnigramTest : public testing::WithTemporaryFolder {
   }
 };
 
+// As in transformers, where a text's first piece begins at position 0 before the normalizer.
+TEST_F(UnigramTest, FirstPieceBeginsTheTextBeforeTheNormalizer) {
+  document["pre_tokenizer"]["prepend_scheme"] = "first";
+  const auto first = [&](const json& normalizer, std::string_view text) {
+    document["normalizer"] = normalizer;
+    const auto tokenizer = load(document);
+    return tokenizer->token(tokenizer->encode(text).front());
+  };
+  const json strip{{"type", "Strip"}, {"strip_left", true}, {"strip_right", true}};
+  EXPECT_EQ(first(strip, "ab"), "\u2581a");
+  EXPECT_EQ(first(strip, "  bc"), "bc");
+  EXPECT_EQ(first({{"type", "StripAccents"}}, "\u0301bc"), "bc");
+  EXPECT_EQ(first({{"type", "Lowercase"}}, "Ab"), "\u2581a");
+  EXPECT_EQ(first({{"type", "NFC"}}, "  b"), "\u2581");
+}
+
 TEST_F(UnigramTest, PicksTheLargestSumOfScores) {
   const auto tokenizer = load(document);
   EXPECT_EQ(tokenizer->kind(), "unigram");
