@@ -51,11 +51,17 @@ void add_choice(Command command, const std::string& name, Value& value, const st
       meaning);
 }
 
+/// Whether the name of a file's folder can be its label.
+bool has_folder_labels(const PrepareOptions& options) {
+  return options.format == PrepareOptions::Format::labeled || options.format == PrepareOptions::Format::images;
+}
+
 void add_inputs(Command command, PrepareOptions& options) {
   command
       .add_option("inputs", options.inputs,
-                  "Files to read, in order: plain, gzip, xz or zstd; - is standard input; a folder is all files in it, "
-                  "ordered by path. Files labeled by their folder are read in random order")
+                  std::string("Files to read, in order: plain, gzip, xz or zstd; - is standard input; a folder is all "
+                              "files in it, ordered by path") +
+                      (has_folder_labels(options) ? ". Files labeled by their folder are read in random order" : ""))
       .required()
       .value_name("INPUT");
   command
@@ -101,10 +107,12 @@ void add_splits(Command command, PrepareArguments& arguments, const std::string&
                       "span: train, validation and test are consecutive parts of the data, which cut documents; "
                       "document: whole documents, by a hash of the seed and the document's number");
   arguments.split_by = command.option("--split-by");
-  arguments.seed = command
-                       .add_option("--seed", options.store.seed,
-                                   "Seed of --split-by document, and of the order of files labeled by their folder")
-                       .shows_default();
+  arguments.seed =
+      command
+          .add_option("--seed", options.store.seed,
+                      std::string("Seed of --split-by document") +
+                          (has_folder_labels(options) ? ", and of the order of files labeled by their folder" : ""))
+          .shows_default();
   command.add_flag("--force", options.force, "Overwrite an existing output");
   add_json(command, arguments.json, "Print the report as one JSON object");
 }

@@ -37,7 +37,8 @@ void add_model_and_inputs(Command command, SequenceOptions& options) {
       .add_option(
           "inputs", options.input.paths,
           "Files of sequences, plain, gzip, xz or zstd; - is standard input. FASTA (.fa, .fasta, .fas, .faa, .fna, "
-          ".ffn, .frn), tables (.csv, .tsv), JSON lines (.jsonl); other files are text with one sequence per line")
+          ".ffn, .frn), tables (.csv, .tsv), JSON lines (.jsonl, .ndjson); other files are text with one sequence per "
+          "line")
       .required()
       .value_name("INPUT");
 }

@@ -27,7 +27,8 @@ struct TrainArguments {
   bool json = false, allow_new_data = false;
 };
 
-void print_sample(const Settings& settings, const std::filesystem::path& checkpoint) {
+/// A signal ends the sample: the run is saved, and a cluster soon kills what does not end.
+void print_sample(const Settings& settings, const std::filesystem::path& checkpoint, const StopRequests& requests) {
   if (settings.trainer.sample_tokens == 0) return;
   Model model =
       load_model(CheckpointReader::open(checkpoint), device_from_name(settings.device), Weights::ema_if_present);
@@ -37,7 +38,7 @@ void print_sample(const Settings& settings, const std::filesystem::path& checkpo
   options.temperature = 0.8;
   options.seed = static_cast<std::uint64_t>(settings.seed);
   const std::vector<std::int32_t> prompt = model.vocabulary.encode_prompt(settings.trainer.sample_prompt);
-  const Generated generated = generate(model, prompt, options);
+  const Generated generated = generate(model, prompt, options, {.stop_requested = [&] { return requests.received(); }});
   print_message(fmt::format("sample at temperature 0.8:\n{}{}\n\n", settings.trainer.sample_prompt,
                             continuation_text(model.vocabulary, prompt, generated.samples[0])));
 }
@@ -69,7 +70,7 @@ int run(const TrainArguments& options) {
     train_options.before_leaving = [&](const TrainResult& result) {
       if (result.interrupted || stop_requests.received()) return;
       try {
-        print_sample(loaded.settings, result.checkpoint);
+        print_sample(loaded.settings, result.checkpoint, stop_requests);
       } catch (const std::exception& error) {
         log_warn("cannot generate a sample: {}", error.what());  // training is finished and saved
       }

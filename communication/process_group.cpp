@@ -35,8 +35,9 @@ namespace {
 
 using std::chrono::milliseconds;
 
-/// Prefix of a fault that a rank reported itself. The reason of a lost rank has no such prefix.
-constexpr std::string_view report_prefix = "error: ";
+/// Prefixes of a fault that a rank reported itself. The reason of a lost rank has no such prefix. All ranks end with
+/// the status of the first failure: 2 for invalid input.
+constexpr std::string_view report_prefix = "error: ", input_prefix = "invalid input: ";
 
 /// Fault of a rank that was stopped while the ranks connected, with the prefix, and its message.
 constexpr std::string_view stop_reason =
@@ -47,6 +48,9 @@ constexpr int stopped_status = 3;
 constexpr milliseconds longest_stop_patience{3000};
 
 bool is_stop(const Fault& fault) { return fault.reason == stop_reason; }
+bool is_of_input(const Fault& fault) { return fault.reason.starts_with(input_prefix); }
+bool is_report(const Fault& fault) { return fault.reason.starts_with(report_prefix) || is_of_input(fault); }
+int status_of(const Fault& fault) { return is_stop(fault) ? stopped_status : is_of_input(fault) ? 2 : 1; }
 
 /// Divides the timeout. With 15 s: a heartbeat every 2 s, silent ranks are lost after 10 s, broken connections after
 /// 4 s, ranks have 3 s to end, and 2 s are spare.
@@ -108,7 +112,7 @@ class ProcessGroup::Joined {
     // reported its own failure, the others end after it, so that a launcher sees the failed rank end first.
     if (server_ && (fault || !left_)) std::this_thread::sleep_for(std::min(patience_, milliseconds(500)));
     std::this_thread::sleep_until(stay_until_);
-    if (!server_ && fault && fault->rank == 0 && fault->reason.starts_with(report_prefix)) {
+    if (!server_ && fault && fault->rank == 0 && is_report(*fault)) {
       wait_for_end_of_store();
       std::this_thread::sleep_for(std::min(patience_, milliseconds(500)));
     }
@@ -166,22 +170,23 @@ class ProcessGroup::Joined {
   void fail(const std::exception& error) {
     if (left_) return;
     const std::string message = error.what();
+    const bool of_user = dynamic_cast<const UserError*>(&error) != nullptr;
     {
       const std::lock_guard lock(mutex_);
       own_error_ = message;  // the watchdog's time limit starts here
+      own_status_ = of_user ? 2 : 1;
       changed_.notify_all();
     }
     if (!store_) return;
-    const bool is_known = store_->report_fault(std::string(report_prefix) + message);
+    const bool is_known = store_->report_fault(std::string(of_user ? input_prefix : report_prefix) + message);
     const std::optional<Fault> fault = store_->fault();
     if (!fault || (!is_known && fault->rank == environment_.rank)) return;
     const bool reported_here = is_reported_here(*fault);
     // Ranks have the same user error, whichever was first. An error of the machine has the other message.
-    const bool of_user = dynamic_cast<const UserError*>(&error) != nullptr;
     const bool of_machine = dynamic_cast<const MachineError*>(&error) != nullptr;
     if (reported_here && (of_user || (!of_machine && fault->rank == environment_.rank))) return;
     if (is_stop(*fault) && !of_user) throw PeerError(stopped_text, reported_here, stopped_status);
-    throw PeerError(fault->message(), reported_here, of_user ? 2 : 1);
+    throw PeerError(fault->message(), reported_here, of_user ? 2 : status_of(*fault));
   }
 
   void report(const std::string& message) noexcept { store_->report_fault(std::string(report_prefix) + message); }
@@ -320,7 +325,7 @@ class ProcessGroup::Joined {
   bool is_reported_here(const Fault& fault) {
     const std::lock_guard lock(report_mutex_);
     if (!is_reported_here_) {
-      const bool by_rank_zero = fault.rank != 0 || fault.reason.starts_with(report_prefix);
+      const bool by_rank_zero = fault.rank != 0 || is_report(fault);
       is_reported_here_ = by_rank_zero ? environment_.rank == 0 : environment_.rank != 0 && claim(fault);
     }
     return *is_reported_here_;
@@ -360,9 +365,9 @@ class ProcessGroup::Joined {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return done_ || own_error_ || fault_; });
     if (changed_.wait_for(lock, patience_, [&] { return done_; })) return;
-    if (!fault_) end_with_last_line(*own_error_, 1);
+    if (!fault_) end_with_last_line(*own_error_, own_status_);
     const std::string message = is_stop(*fault_) ? stopped_text : fault_->message();
-    end_with_last_line(is_reported_here(*fault_) ? message : "", is_stop(*fault_) ? stopped_status : 1);
+    end_with_last_line(is_reported_here(*fault_) ? message : "", status_of(*fault_));
   }
 
   void stop_watchdog() {
@@ -381,6 +386,7 @@ class ProcessGroup::Joined {
   std::condition_variable changed_;
   std::optional<Fault> fault_;
   std::optional<std::string> own_error_;
+  int own_status_ = 1;
   bool done_ = false, left_ = false;
   std::mutex report_mutex_;
   std::optional<bool> is_reported_here_;  ///< set once a fault is known

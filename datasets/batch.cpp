@@ -40,11 +40,15 @@ void append(Batch& batch, Batch more) {
     Batch& without = batch.mask.empty() ? batch : more;
     without.mask.assign(without.inputs.size(), 1);
   }
+  if (batch.lengths.empty() != more.lengths.empty()) {
+    Batch& without = batch.lengths.empty() ? batch : more;
+    without.lengths.assign(static_cast<std::size_t>(without.batch), static_cast<std::int32_t>(n));
+  }
   batch.batch += more.batch;
   batch.n_targets += more.n_targets;
   batch.n_tokens += more.n_tokens;
-  for (const auto part :
-       {&Batch::inputs, &Batch::targets, &Batch::mask, &Batch::documents, &Batch::labels, &Batch::values})
+  for (const auto part : {&Batch::inputs, &Batch::targets, &Batch::mask, &Batch::lengths, &Batch::documents,
+                          &Batch::labels, &Batch::values})
     (batch.*part).insert((batch.*part).end(), (more.*part).begin(), (more.*part).end());
 }
 

@@ -23,6 +23,9 @@ struct Batch {
   std::int64_t n_tokens = 0;
   /// [batch, n]: 1 for a token, 0 for padding. Empty if no row has padding that attention could attend to.
   std::vector<std::int32_t> mask{};
+  /// [batch]: number of inputs of each row that are tokens; padding follows them. Empty if no row has padding, or only
+  /// padding that `mask` shows.
+  std::vector<std::int32_t> lengths{};
   /// [batch, n]: index of the document within the row. Empty if attention may cross document boundaries.
   std::vector<std::int32_t> documents{};
   /// [batch]: 1 if the row does not continue the same row of the previous batch. Empty if no row continues one.

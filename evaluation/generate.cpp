@@ -249,7 +249,8 @@ Generated generate(Model& model, const std::vector<std::int32_t>& prompt_tokens,
 
   const auto begin = Clock::now();
   result.samples.resize(static_cast<std::size_t>(options.samples));
-  for (std::int64_t first = 0; first < options.samples; first += options.batch_size) {
+  const auto stops = [&] { return events.stop_requested && events.stop_requested(); };
+  for (std::int64_t first = 0; first < options.samples && (first == 0 || !stops()); first += options.batch_size) {
     const std::int64_t count = std::min(options.batch_size, options.samples - first);
     const auto samples =
         std::span(result.samples).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count));
@@ -259,7 +260,7 @@ Generated generate(Model& model, const std::vector<std::int32_t>& prompt_tokens,
     bool continues = batch.append(0, after_prompt, 1);
     for (std::int64_t i = 1; continues; ++i) {
       if (options.samples == 1 && events.on_token) events.on_token(batch.last()[0]);
-      if (i == options.max_tokens) break;
+      if (i == options.max_tokens || stops()) break;
       const Tensor logits = extended_logits(model, context, batch.last(), count, state);
       continues = batch.append(i, logits.to_vector<float>(), count);
     }

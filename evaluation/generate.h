@@ -31,10 +31,11 @@ struct Generated {
   double tokens_per_second() const;
 };
 
-/// Called by generate() in the calling thread. Either function may be empty.
+/// Called by generate() in the calling thread. Each function may be empty.
 struct GenerateEvents {
   std::function<void(std::int32_t token)> on_token = {};  ///< for each new token, if there is one sample
   std::function<void(const std::vector<std::int32_t>& tokens)> on_sample = {};  ///< for each sample, in order
+  std::function<bool()> stop_requested = {};  ///< asked before each further token; true: all samples end here
 };
 
 /// Generates samples that continue a prompt. Processes the prompt once, in parallel, then one token of each sample of a

@@ -96,11 +96,13 @@ Batch Sampler::make_batch(std::uint64_t first, std::int64_t batch, std::uint64_t
   made.n = options_.sequence_length;
   made.inputs.assign(rows * n, 0);
   made.targets.assign(rows * n, ignored_target);
+  made.lengths.assign(rows, 0);
   if (starts_) made.documents.assign(rows * n, 0);
   for (std::size_t row = 0; row < rows && first + row < end; ++row) {
     made.n_targets +=
         sample(first + row, std::span(made.inputs).subspan(row * n, n), std::span(made.targets).subspan(row * n, n));
     if (starts_) documents(first + row, std::span(made.documents).subspan(row * n, n));
+    made.lengths[row] = static_cast<std::int32_t>(tokens_in(first + row));
   }
   made.n_tokens = made.n_targets;
   return made;

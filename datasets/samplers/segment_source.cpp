@@ -83,6 +83,7 @@ void SegmentSource::make_row(std::uint64_t segment, Batch& batch, std::int64_t r
   const std::vector<std::int32_t> tokens = dataset_->read(split_, begin, count);
   const auto offset = row * static_cast<std::int64_t>(n);
   std::copy_n(tokens.begin(), std::min(count, n), batch.inputs.begin() + offset);
+  batch.lengths[static_cast<std::size_t>(row)] = static_cast<std::int32_t>(std::min(count, n));
   for (std::size_t t = 0; t + 1 < count; ++t) {
     if (ignored_[static_cast<std::size_t>(tokens[t + 1])]) continue;
     batch.targets[static_cast<std::size_t>(offset) + t] = tokens[t + 1];
@@ -100,6 +101,7 @@ Batch SegmentSource::make_batch(std::uint64_t first, std::int64_t samples, bool 
   made.inputs.assign(size, 0);
   made.targets.assign(size, ignored_target);
   made.fresh.assign(static_cast<std::size_t>(samples), 0);
+  made.lengths.assign(static_cast<std::size_t>(samples), 0);
   const auto rows = static_cast<std::uint64_t>(options_.rows);
   for (std::int64_t row = 0; row < samples; ++row) {
     const std::uint64_t index = first + static_cast<std::uint64_t>(row), stream = index % rows, round = index / rows;

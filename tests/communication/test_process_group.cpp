@@ -294,7 +294,13 @@ std::vector<FaultCase> fault_cases() {
   const std::string of_rank_1 = "error: rank 1 on host here failed: error: the disk is full";
   return {
       {"rank 1 throws", 3, failing({1}, full), nothing, {1, 1, 1}, of_rank_1},
-      {"rank 0 throws", 3, failing({0}, wrong), nothing, {2, 1, 1}, "error: a wrong key"},
+      {"rank 0 throws", 3, failing({0}, wrong), nothing, {2, 2, 2}, "error: a wrong key"},
+      {"rank 1 throws alone",
+       3,
+       failing({1}, wrong),
+       nothing,
+       {2, 2, 2},
+       "rank 1 on host here failed: invalid input: a wrong key"},
       {"two throw", 3, failing({1, 2}, full), nothing, {1, 1, 1}, "failed: error: the disk is full"},
       {"all throw", 3, failing({0, 1, 2}, wrong), nothing, {2, 2, 2}, "error: a wrong key"},
       {"all throw, rank 1 first",
@@ -377,8 +383,8 @@ std::vector<FaultCase> fault_cases() {
        2,
        hanging_after(wrong),
        nothing,
-       {1, 1},
-       "error: rank 0 on host here failed: error: a wrong key"},
+       {2, 2},
+       "error: rank 0 on host here failed: invalid input: a wrong key"},
       {"another thread of rank 1 fails",
        3,
        [=](ProcessGroup& group, const Report& report) {

@@ -183,6 +183,20 @@ TEST(Generate, SeedDeterminesTokens) {
   }
 }
 
+TEST(Generate, StopsBetweenTokens) {
+  Model model = small_model(mechanisms[0]);
+  GenerateOptions options;
+  options.max_tokens = 30;
+  options.samples = 3;
+  options.batch_size = 2;
+  const std::vector<std::vector<std::int32_t>> whole = generate(model, {1, 2, 3}, options).samples;
+  int asked = 0;
+  const Generated found = generate(model, {1, 2, 3}, options, {.stop_requested = [&] { return ++asked >= 5; }});
+  EXPECT_THAT(found.samples[0], ::testing::ElementsAreArray(whole[0].begin(), whole[0].begin() + 5));
+  EXPECT_EQ(found.samples[1].size(), 5u);
+  EXPECT_THAT(found.samples[2], ::testing::IsEmpty());
+}
+
 // A sample depends neither on the number of samples nor on the batch. Windows, hybrids and mixed heads have states of
 // their own.
 TEST(Generate, SampleOfABatchIsTheSameAlone) {

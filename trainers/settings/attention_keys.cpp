@@ -113,8 +113,8 @@ void add_attention_keys(config::Table& t, layers::AttentionConfig& a) {
             "none: off; saderf: rescale query and key dimensions to equal mean squares (SADERF, Likhosherstov et al. "
             "2023), measured in earlier optimizer steps; q·k is unchanged, and random features have less variance"));
   with_maps(t.key("model.attention.denominator_guard", &a.denominator_guard, "",
-                  "weights of these feature maps can have both signs and cancel: a token's output is zero if the sum "
-                  "of its weights is below this fraction of the sum of |φ(q)| |φ(k)|; the default is 2^-20")
+                  "these feature maps can give weights of both signs, which may cancel: a token's output is zero if "
+                  "the sum of its weights is below this fraction of the sum of |φ(q)| |φ(k)|; the default is 2^-20")
                 .within(0, 1)
                 .below(1),
             ops::feature_maps_where([](const auto& map) { return map.can_cancel; }))

@@ -175,8 +175,8 @@ void add_model_keys(config::Table& t, layers::ModelConfig& m) {
       .zero_means("data.sequence_length")
       .elsewhere({"max_position_embeddings", "n_positions", "block_size", "max_seq_len", "context_length", "n_ctx"});
   t.key("model.dropout", &m.dropout, "",
-        "dropout probability in training, for embeddings and for the outputs of attention and feedforward; attention "
-        "weights have no dropout")
+        "dropout probability in training, for embeddings, for the outputs of attention and feedforward, and for the "
+        "input of the classifier of labels; attention weights have no dropout")
       .within(0, 1)
       .below(1)
       .elsewhere({"resid_pdrop", "hidden_dropout_prob", "embd_pdrop"});
@@ -186,8 +186,9 @@ void add_model_keys(config::Table& t, layers::ModelConfig& m) {
       .within(2, 16)
       .zero_means("off");
   t.key("model.initializer_range", &m.initializer_range, "",
-        "standard deviation of the normal distribution of initial weights; with model.position: sinusoidal that of "
-        "token embeddings is 1, unless they are tied to the output layer")
+        "standard deviation of the normal distribution of initial weights; divided by √(2 n_layers) in the output "
+        "layers of attention and feedforward; with model.position: sinusoidal that of token embeddings is 1, unless "
+        "they are tied to the output layer")
       .above(0)
       .below(10)
       .elsewhere({"init_std", "initializer_std"});

@@ -195,7 +195,8 @@ void add_trainer_keys(config::Table& t, TrainerSettings& r) {
       .within(1, 1e6)
       .elsewhere({"gradient_accumulation_steps", "accumulate_grad_batches"});
   t.key("trainer.activation_checkpointing", &r.activation_checkpointing, "",
-        "activation checkpointing, with identical results; none: store all activations; elementwise: recompute norms "
+        "activation checkpointing, with identical results (with model.shared_layers and measured constants, up to "
+        "rounding); none: store all activations; elementwise: recompute norms "
         "and activation functions (a third less memory, a few percent slower); blocks: store only block inputs (least "
         "memory, about a third slower)")
       .elsewhere({"gradient_checkpointing"});

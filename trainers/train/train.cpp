@@ -146,7 +146,8 @@ class Run {
         trainer_.model().store->trained_parameter_count(), layers::attention_text(settings_.model.attention),
         data_to_train_on(), setup_.data->vocabulary().kind_name(), where(), directory_.path().string()));
     if (const std::string part = validated_part(); !part.empty()) recorder_->print(part);
-    if (const std::string note = trainer_.source().note(); !note.empty()) log_warn("{}", note);
+    const std::string note = trainer_.source().note();
+    if (!note.empty() && group_.is_first()) log_warn("{}", note);
   }
 
   /// A sentence if validation reads a part of its split only.

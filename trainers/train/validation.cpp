@@ -127,6 +127,7 @@ Evaluation evaluate(Model& model, const BatchSource& source, const EvaluationPas
     const Batch batch =
         share.cut(source.single_pass_batch(first + static_cast<std::uint64_t>(samples.first), samples.samples),
                   model.settings.objective.name == Objective::next_token);
+    result.tokens += batch.n_tokens;
     if (batch.n_targets == 0 && !carried && !share.group())
       continue;  // with several ranks, others may have targets in segments of the same rows
     share.put_into(context, batch);
@@ -140,7 +141,6 @@ Evaluation evaluate(Model& model, const BatchSource& source, const EvaluationPas
                                                                         : step.loss.value().to_vector<float>()[0]);
     const auto counts = step.counts.to_vector<std::int32_t>();
     result.targets += counts[0];
-    result.tokens += batch.n_tokens;
     correct += counts[1];
     if (pass.observe) pass.observe(first, batch, step);
   }

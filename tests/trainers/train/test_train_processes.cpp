@@ -258,8 +258,9 @@ TEST_F(TrainProcesses, RejectDifferencesBetweenRanks) {
   testing::write_store(path("other.h5"), testing::synthetic_text(3000, 2));
   const std::vector<std::pair<std::string, std::string>> cases{
       {"data.dataset=" + path("other.h5"),
-       "failed: error: data.dataset: " + path("other.h5") + ": differs from the data of rank 0"},
-      {"model.n_heads=4", "failed: error: model.n_heads: 4 on this rank and 2 on rank 0; expected equal values"},
+       "failed: invalid input: data.dataset: " + path("other.h5") + ": differs from the data of rank 0"},
+      {"model.n_heads=4",
+       "failed: invalid input: model.n_heads: 4 on this rank and 2 on rank 0; expected equal values"},
   };
   for (const auto& [key, expected] : cases) {
     JobOptions options;
@@ -286,7 +287,7 @@ TEST_F(TrainProcesses, RejectDifferencesBetweenRanks) {
     };
     const std::vector<Finished> found = job(2, "run", {}, options).wait();
     ASSERT_EQ(error_lines(found).size(), 1u) << all_errors(found);
-    EXPECT_THAT(error_lines(found)[0], HasSubstr("failed: error: " + expected));
+    EXPECT_THAT(error_lines(found)[0], HasSubstr("failed: invalid input: " + expected));
   }
   // A copy of the dataset and another number of threads are allowed.
   fs::copy_file(path("tokens.h5"), path("copy.h5"));
@@ -305,7 +306,7 @@ TEST_F(TrainProcesses, RejectDifferentOptionsOfBenchComm) {
   };
   const std::vector<Finished> found = Job(2, path("output"), {"bench", "comm", "--repeats", "1"}, options).wait();
   ASSERT_EQ(error_lines(found).size(), 1u) << all_errors(found);
-  EXPECT_THAT(error_lines(found)[0], HasSubstr("failed: error: --bytes: [2048] on this rank and ["));
+  EXPECT_THAT(error_lines(found)[0], HasSubstr("failed: invalid input: --bytes: [2048] on this rank and ["));
 }
 
 TEST_F(TrainProcesses, ReportArgumentErrorOnce) {
@@ -348,8 +349,8 @@ TEST_F(TrainProcesses, RejectRunDirectoryThatIsNotShared) {
     const std::vector<Finished> found = job(2, "run", {}, options).wait();
     for (const Finished& process : found) EXPECT_NE(process.status, 0);
     ASSERT_EQ(error_lines(found).size(), 1u) << all_errors(found);
-    EXPECT_THAT(error_lines(found)[0],
-                HasSubstr("failed: error: run_directory: " + path("elsewhere") + ": not the directory that rank 0"));
+    EXPECT_THAT(error_lines(found)[0], HasSubstr("failed: invalid input: run_directory: " + path("elsewhere") +
+                                                 ": not the directory that rank 0"));
     EXPECT_EQ(fs::exists(path("elsewhere")), exists);
   }
   EXPECT_FALSE(fs::exists(path("run/metrics.jsonl"))) << "nothing was trained";
@@ -367,7 +368,7 @@ TEST_F(TrainProcesses, RejectDifferentInitialWeights) {
   const std::vector<Finished> found = job(2, "run", {}, options).wait();
   ASSERT_EQ(error_lines(found).size(), 1u) << all_errors(found);
   EXPECT_THAT(error_lines(found)[0],
-              HasSubstr("failed: error: " + path("second") + ": contains step 0, sample 0, weights "));
+              HasSubstr("failed: invalid input: " + path("second") + ": contains step 0, sample 0, weights "));
   EXPECT_THAT(error_lines(found)[0], HasSubstr("expected the same checkpoint, or a copy of it, on all ranks"));
   fs::copy(path("first"), path("copy"), fs::copy_options::recursive);
   options.change = [&](int rank, std::vector<std::string>& arguments) {
@@ -434,8 +435,8 @@ TEST_F(TrainProcesses, FaultEndsAllRanksWithOneMessage) {
       {"killed", sends(1, SIGKILL), "error: rank 1 on host "},
       {"first_killed", sends(0, SIGKILL), "error: rank 0 on host "},
       {"stopped", sends(1, SIGSTOP), "error: rank 1 on host ", 1},
-      {"no_data", nothing, "failed: error: data.dataset: " + path("nowhere.h5"), -1, with_store(path("nowhere.h5")),
-       false},
+      {"no_data", nothing, "failed: invalid input: data.dataset: " + path("nowhere.h5"), -1,
+       with_store(path("nowhere.h5")), false},
       {"disk_full", fill_disk, ": File too large; raise the file size limit (ulimit -f)"},
   };
   const std::vector<std::string> endless{"trainer.max_steps=10000000", "trainer.validate_every=0"};

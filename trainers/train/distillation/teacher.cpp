@@ -107,14 +107,14 @@ Model load_teacher(const CheckpointReader& checkpoint, const Settings& student, 
   return model;
 }
 
-/// Returns int32 [rows · n]: 1 for tokens, 0 for padding. Uses the mask; for next_token batches without a mask, the
-/// tokens up to the last target of a row.
-std::vector<std::int32_t> real_tokens(const Batch& batch, Objective objective) {
+/// Returns int32 [rows · n]: 1 for tokens, 0 for padding.
+std::vector<std::int32_t> real_tokens(const Batch& batch) {
   if (!batch.mask.empty()) return batch.mask;
-  const std::size_t rows = static_cast<std::size_t>(batch.batch), n = static_cast<std::size_t>(batch.n);
-  std::vector<std::int32_t> real(rows * n, 1);
-  for (std::size_t row = 0; objective == Objective::next_token && row < rows; ++row)
-    for (std::size_t i = n; i-- > 0 && batch.targets[row * n + i] == ignored_target;) real[row * n + i] = 0;
+  std::vector<std::int32_t> real(static_cast<std::size_t>(batch.batch * batch.n), 1);
+  for (std::size_t row = 0; row < batch.lengths.size(); ++row) {
+    const auto begin = real.begin() + static_cast<std::ptrdiff_t>(row) * batch.n;
+    std::fill(begin + batch.lengths[row], begin + batch.n, 0);
+  }
   return real;
 }
 
@@ -337,7 +337,7 @@ Evaluation Teacher::evaluate_transfer(Model& student, const Dataset& data, Split
     const Batch batch = source->single_pass_batch(first, batch_size);
     const DeviceBatch input = on_device(batch, device);
     context.attention_mask = input.mask;
-    std::vector<std::int32_t> real = real_tokens(batch, student.settings.objective.name);
+    std::vector<std::int32_t> real = real_tokens(batch);
     const Tensor rows = Tensor::from(real, {batch.batch, batch.n}, device);
     transfer(student, context, input, std::nullopt, &rows,
              [&](std::size_t layer, const Variable& error) { errors[layer] += value_of(error); });
@@ -383,9 +383,9 @@ Evaluation Teacher::evaluate_distillation(Model& student, const Dataset& data, S
 }
 
 std::vector<std::int32_t> compared_tokens(const Settings& settings, const Batch& batch) {
-  if (settings.teacher.is_attention_transfer()) return real_tokens(batch, settings.objective.name);
+  if (settings.teacher.is_attention_transfer()) return real_tokens(batch);
   if (settings.teacher.positions == "targets") return batch.targets;
-  std::vector<std::int32_t> compared = real_tokens(batch, settings.objective.name);
+  std::vector<std::int32_t> compared = real_tokens(batch);
   for (std::int32_t& value : compared) value = value != 0 ? 0 : ignored_target;
   return compared;
 }

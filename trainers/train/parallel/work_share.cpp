@@ -226,6 +226,8 @@ Batch WorkShare::cut(const Batch& batch, bool counts_targets) const {
   const std::int64_t first = place_ * part.n;
   for (std::vector<std::int32_t>* values : {&part.inputs, &part.targets, &part.mask, &part.documents})
     if (!values->empty()) *values = columns(*values, batch.n, first, part.n);
+  for (std::int32_t& length : part.lengths)
+    length = static_cast<std::int32_t>(std::clamp<std::int64_t>(length - first, 0, part.n));
   part.n_targets = std::count_if(part.targets.begin(), part.targets.end(),
                                  [](std::int32_t target) { return target != ignored_target; });
   const auto tokens = static_cast<std::int64_t>(part.inputs.size());

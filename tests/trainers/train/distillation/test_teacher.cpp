@@ -199,7 +199,7 @@ TEST_F(TeacherTest, AttentionTransferLeavesOutPaddingOfSegments) {
 TEST_F(TeacherTest, AttentionTransferLeavesOutPaddingOfTheLastWindow) {
   const std::string store = testing::write_texts(path("short.h5"), {testing::synthetic_text(36, 1)}, "0.8,0.2");
   const TokenizedDataset data = TokenizedDataset::open(store);
-  const auto n = static_cast<std::int64_t>(data.size(Split::train)) - 1;
+  const auto n = static_cast<std::int64_t>(data.size(Split::train));
   ASSERT_LT(n, 32);
   const auto loss = [&](std::int64_t length) {
     Trainer one(small_settings(store, transfer({"data.sampler=sequential", "data.batch_size=1", "teacher.input=student",

@@ -1,0 +1,37 @@
+// Which tokens the teacher's loss compares.
+#include "tests/trainers/train/distillation/teacher_testing.h"
+#include "trainers/train/distillation/teacher.h"
+
+namespace furlong::teacher_testing {
+namespace {
+
+TEST_F(TeacherTest, ComparesAttentionOfTokensWithoutTargets) {
+  for (const char* sampler : {"random", "sequential", "stream"}) {
+    SCOPED_TRACE(sampler);
+    const auto error = [&](const std::string& ignored) {
+      return student(transfer({std::string("data.sampler=") + sampler, "data.ignore_tokens=" + ignored,
+                               "data.batch_size=1"}))
+          .validate()
+          .loss;
+    };
+    EXPECT_DOUBLE_EQ(error("[a, b, c, d]"), error("[]"));
+  }
+}
+
+TEST_F(TeacherTest, ComparesEveryTokenExceptPadding) {
+  const Settings all = settings(distillation({"teacher.positions=all"})), attention = settings(transfer());
+  Batch batch;
+  batch.batch = 3;
+  batch.n = 4;
+  batch.inputs.assign(12, 1);
+  batch.targets.assign(12, ignored_target);
+  EXPECT_EQ(compared_tokens(all, batch), std::vector<std::int32_t>(12, 0)) << "no row has padding";
+  batch.lengths = {4, 2, 0};
+  EXPECT_EQ(compared_tokens(all, batch), (std::vector<std::int32_t>{0, 0, 0, 0, 0, 0, -1, -1, -1, -1, -1, -1}));
+  EXPECT_EQ(compared_tokens(attention, batch), (std::vector<std::int32_t>{1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0}));
+  batch.mask = {1, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1};
+  EXPECT_EQ(compared_tokens(attention, batch), batch.mask);
+}
+
+}  // namespace
+}  // namespace furlong::teacher_testing
