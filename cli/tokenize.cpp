@@ -139,7 +139,7 @@ void run(const TokenizeArguments& options) {
     }
     std::vector<std::int32_t> ids =
         tokenizer ? tokenizer->encode(line, special) : symbols_of(vocabulary, line, source.name(), lines);
-    if (tokenizer) ignored += tokenizer->count_ignored(line);
+    if (tokenizer && !options.special) ignored += tokenizer->count_ignored(line);
     if (options.add_special_tokens) ids = tokenizer->framed(ids);
     if (!options.count) return write(output_line(options, vocabulary, ids));
     tokens += ids.size();

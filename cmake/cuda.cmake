@@ -61,7 +61,9 @@ find_library(furlong_cuda_driver NAMES libcuda.so.1 PATHS /usr/lib/wsl/lib NO_CA
 function(furlong_choose_architectures)
   if(DEFINED CMAKE_CUDA_ARCHITECTURES AND NOT CMAKE_CUDA_ARCHITECTURES STREQUAL "${FURLONG_CHOSEN_ARCHITECTURES}")
     if(CMAKE_CUDA_ARCHITECTURES MATCHES "^(native|all|all-major)$")  # the program compares numbers with its GPUs'
-      message(FATAL_ERROR "CMAKE_CUDA_ARCHITECTURES is ${CMAKE_CUDA_ARCHITECTURES}; expected architectures from 80 on, \
+      set(given ${CMAKE_CUDA_ARCHITECTURES})
+      unset(CMAKE_CUDA_ARCHITECTURES CACHE)
+      message(FATAL_ERROR "CMAKE_CUDA_ARCHITECTURES is ${given}; expected architectures from 80 on, \
 such as 90; without the variable, they are those of this machine's GPUs")
     endif()
     return()

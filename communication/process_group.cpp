@@ -186,7 +186,7 @@ class ProcessGroup::Joined {
     const bool of_machine = dynamic_cast<const MachineError*>(&error) != nullptr;
     if (reported_here && (of_user || (!of_machine && fault->rank == environment_.rank))) return;
     if (is_stop(*fault) && !of_user) throw PeerError(stopped_text, reported_here, stopped_status);
-    throw PeerError(fault->message(), reported_here, of_user ? 2 : status_of(*fault));
+    throw PeerError(fault->message(), reported_here, status_of(*fault));
   }
 
   void report(const std::string& message) noexcept { store_->report_fault(std::string(report_prefix) + message); }

@@ -310,6 +310,7 @@ class Exporter {
     };
     for (std::size_t i = 0; origin_ && !of_gguf() && i < origin_->files.size(); ++i)
       files.emplace_back(origin_->file_names[i], origin_->files[i]);
+    const bool keeps_config = !plan_.verbatim.empty() && holds(files, "tokenizer_config.json");
     const SequenceFrame frame = frame_of(model_);
     TokenizerExport own = export_tokenizer(model_.vocabulary, frame, of_gguf() ? origin_->file(chat_template_file) : "",
                                            model_.settings.model.n_segments > 0);
@@ -321,7 +322,7 @@ class Exporter {
     if (!holds(files, "tokenizer.json") && !holds(files, "tokenizer_config.json"))
       add(symbol_tokenizer_files(model_.vocabulary, frame));
     for (auto& [name, text] : files) {
-      if (name == "tokenizer_config.json" && plan_.verbatim.empty()) text = with_longest_text(text);
+      if (name == "tokenizer_config.json" && !keeps_config) text = with_longest_text(text);
     }
     return files;
   }

@@ -17,6 +17,16 @@ void widen_rows(std::vector<std::int32_t>& values, std::int64_t from, std::int64
 
 }  // namespace
 
+std::vector<std::int32_t> real_tokens(const Batch& batch) {
+  if (!batch.mask.empty()) return batch.mask;
+  std::vector<std::int32_t> real(static_cast<std::size_t>(batch.batch * batch.n), 1);
+  for (std::size_t row = 0; row < batch.lengths.size(); ++row) {
+    const auto begin = real.begin() + static_cast<std::ptrdiff_t>(row) * batch.n;
+    std::fill(begin + batch.lengths[row], begin + batch.n, 0);
+  }
+  return real;
+}
+
 void widen(Batch& batch, std::int64_t n) {
   if (n == batch.n) return;
   require(n > batch.n && batch.documents.empty(), "rows of {} cannot become rows of {}", batch.n, n);

@@ -38,6 +38,9 @@ struct Batch {
   std::vector<std::int32_t> values{};
 };
 
+/// Returns int32 [batch · n]: 1 for tokens, 0 for padding.
+std::vector<std::int32_t> real_tokens(const Batch& batch);
+
 /// Pads all rows to `n` tokens. The batch must not have `documents`. Throws ContractError if `n` is less than batch.n.
 void widen(Batch& batch, std::int64_t n);
 

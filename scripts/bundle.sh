@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Packs this build for a machine that has a GPU but nothing else installed: one archive that is unpacked and run
-# anywhere.
+# Packs this build for a machine with nothing else installed, mostly one with a GPU: one archive that is unpacked and
+# run anywhere.
 #   scripts/bundle.sh [--build DIR] [--output FILE]
-#   --build DIR    a build with tests and the CUDA engine (default: build/bundle)
+#   --build DIR    a build with tests, and with the CUDA engine unless for CPUs alone (default: build/bundle)
 #   --output FILE  the archive, .tar.xz or .tar.zst (default: furlong_bundle.tar.xz); at most 60 MB
 # On the other machine:  tar -xf furlong_bundle.tar.xz && furlong_bundle/scripts/gpu_check.sh
 # Contents: the program and the tests (except test_formats and test_conversion, which use no GPU), stripped; their
@@ -93,12 +93,12 @@ doctor=$("$bundle/bin/furlong" doctor --json) || fail "the packed program does n
 # field NAME: the first value of that name in the output of doctor.
 field() { sed -n "s/^ *\"$1\": \"\(.*\)\",\{0,1\}$/\1/p" <<<"$doctor" | head -n 1; }
 toolkit=$(field toolkit)
-[[ $toolkit ]] || fail "$build has no CUDA engine; build it on a machine with the CUDA toolkit"
 
 case "$toolkit" in  # first driver branch that supports the toolkit's major version
-  13.*) driver="an NVIDIA driver R580 or later" ;;
-  12.*) driver="an NVIDIA driver R525 or later" ;;
-  *) driver="an NVIDIA driver as new as CUDA $toolkit" ;;
+  '') driver='' ;;
+  13.*) driver=" and an NVIDIA driver R580 or later" ;;
+  12.*) driver=" and an NVIDIA driver R525 or later" ;;
+  *) driver=" and an NVIDIA driver as new as CUDA $toolkit" ;;
 esac
 
 echo "bundle: data" >&2
@@ -163,5 +163,5 @@ bytes=$(stat --format %s "$work/archive")
   fail "the archive has $bytes bytes, expected at most $most_bytes; set fewer CMAKE_CUDA_ARCHITECTURES"
 mv "$work/archive" "$output"
 chmod 644 "$output"
-needs="glibc ${needs_glibc#GLIBC_} or later and $driver"
-echo "$output: $(( bytes / 1000000 )) MB, commit $(field commit), CUDA $toolkit, needs $needs"
+needs="glibc ${needs_glibc#GLIBC_} or later$driver"
+echo "$output: $(( bytes / 1000000 )) MB, commit $(field commit), ${toolkit:+CUDA $toolkit, }needs $needs"

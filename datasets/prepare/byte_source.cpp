@@ -57,8 +57,11 @@ void refuse_packed(std::string_view beginning, bool was_compressed, const std::s
     throw UserError("{}: tar archives are not supported; unpack it first", name);
   if (is_utf16(beginning))
     throw UserError("{}: the text is UTF-16; convert it to UTF-8: iconv -f utf-16 -t utf-8 FILE > NEW", name);
-  if (was_compressed && (beginning.starts_with("\x1f\x8b\x08") || beginning.starts_with("\x28\xb5\x2f\xfd")))
-    throw UserError("{}: the file is compressed twice; decompress it once", name);
+  constexpr std::array<std::string_view, 5> packed{"\x1f\x8b\x08", "\x28\xb5\x2f\xfd", "\xfd\x37zXZ", "BZh91AY&SY",
+                                                   "PK\x03\x04"};
+  const auto begins = [&](std::string_view magic) { return beginning.starts_with(magic); };
+  if (was_compressed && std::any_of(packed.begin(), packed.end(), begins))
+    throw UserError("{}: the compressed file contains a packed one; unpack it once", name);
 }
 
 }  // namespace

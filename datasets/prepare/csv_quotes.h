@@ -22,7 +22,7 @@ class CsvQuotes {
       state_ = State::quoted;
       return Part::quote;
     }
-    const bool stray = state_ == State::quote_in_quotes && byte != ',' && byte != '\r';
+    const bool stray = state_ == State::quote_in_quotes && byte != ',';
     state_ = byte == ',' ? State::field_start : State::plain;
     return stray ? Part::stray : byte == ',' ? Part::separator : Part::text;
   }

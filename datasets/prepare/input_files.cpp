@@ -32,6 +32,10 @@ std::optional<Place> place_of(const fs::path& path) {
   return ::stat(path.c_str(), &status) == 0 ? std::optional(Place(status.st_dev, status.st_ino)) : std::nullopt;
 }
 
+void warn_of_second_name(const std::string& folder) {
+  log_warn("{}: the folder has another name here; its files are read once, under that name", folder);
+}
+
 /// Appends the files in a folder, then those in the folders that links lead to. Reads a folder once.
 void walk(const std::string& folder, bool is_link, std::set<Place>& visited, std::vector<Found>& found) {
   std::vector<std::string> links;
@@ -47,10 +51,12 @@ void walk(const std::string& folder, bool is_link, std::set<Place>& visited, std
       found.push_back({entry->path().native(), is_link || links_here});
     } else if (entry->is_directory(dangling)) {
       const std::optional<Place> place = place_of(entry->path());
-      if (links_here)
+      if (links_here) {
         links.push_back(entry->path().native());
-      else if (place && !visited.insert(*place).second)
+      } else if (place && !visited.insert(*place).second) {
+        warn_of_second_name(entry->path().native());
         entry.disable_recursion_pending();
+      }
     }
   }
   if (failure) throw UserError("{}: the folder cannot be read: {}", folder, failure.message());
@@ -58,7 +64,7 @@ void walk(const std::string& folder, bool is_link, std::set<Place>& visited, std
   for (const std::string& link : links) {
     const std::optional<Place> place = place_of(link);
     if (place && visited.contains(*place))
-      log_warn("{}: leads to a folder that has another name here; its files are read once, under that name", link);
+      warn_of_second_name(link);
     else if (place)
       walk(link, true, visited, found);
   }

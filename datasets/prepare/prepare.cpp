@@ -233,10 +233,9 @@ class Preparation {
     report_.ignored = reader_->ignored();
     if (const std::uint64_t n = report_.ignored.characters; n > 0)
       log_warn(
-          "{} character{} in {} document{} became no token, because the tokenizer has none for {} and no unknown "
-          "token; check that it suits the input",
-          n, n == 1 ? "" : "s", report_.ignored.documents, report_.ignored.documents == 1 ? "" : "s",
-          n == 1 ? "it" : "them");
+          "{} character{} in {} document{} became no token, because the tokenizer leaves out what it has no token for; "
+          "check that it suits the input",
+          n, n == 1 ? "" : "s", report_.ignored.documents, report_.ignored.documents == 1 ? "" : "s");
     if (const std::uint64_t n = report_.ignored.not_utf8; n > 0)
       log_warn(
           "{} document{} contain{} bytes that are not UTF-8, which the tokenizer reads as U+FFFD or leaves out; "

@@ -115,6 +115,7 @@ std::string to_json(const PrepareReport& report) {
     json["tokenizer"] = report.tokenizer;
     if (const double rate = tokens_per_byte(report); std::isfinite(rate)) json["tokens_per_byte"] = rate;
     json["unknown_tokens"] = report.n_unknown;
+    json["characters_left_out"] = report.ignored.characters;
     json["documents_in_pieces"] = report.n_cut_documents;
   }
   json["tokens"] = report.store.n_tokens;

@@ -53,6 +53,7 @@ void CopyTask::make_sample(std::uint64_t index, Batch& batch, std::int64_t row) 
     targets[options_.hidden_as ? k + 2 + i : k + 1 + i] = symbol;
   }
   batch.n_targets += static_cast<std::int64_t>(k);
+  batch.lengths[static_cast<std::size_t>(row)] = static_cast<std::int32_t>(2 * k + 2);
 }
 
 Batch CopyTask::make_batch(std::uint64_t first, std::int64_t samples, std::uint64_t end) const {
@@ -63,6 +64,7 @@ Batch CopyTask::make_batch(std::uint64_t first, std::int64_t samples, std::uint6
   const auto size = static_cast<std::size_t>(samples * made.n);
   made.inputs.assign(size, 0);
   made.targets.assign(size, ignored_target);
+  made.lengths.assign(static_cast<std::size_t>(samples), 0);
   for (std::int64_t row = 0; row < samples && first + static_cast<std::uint64_t>(row) < end; ++row)
     make_sample(first + static_cast<std::uint64_t>(row), made, row);
   made.n_tokens = made.n_targets;

@@ -153,8 +153,9 @@ class PipelineTokenizer : public Tokenizer {
       const bool first = at_start && part.data() == text.data();
       if (normalizer_.empty()) return split_normalized(part, special, first, sink);
       // transformers counts from the text's start before the normalizer, so that nothing is first if that is dropped.
-      const std::string_view start = part.substr(0, unicode::cluster_end(part, 0));
-      const bool keeps_start = first && !normalizer_.apply(std::string(start)).empty();
+      // With a letter behind it, the start is not the text's end, which has rules of its own.
+      const std::string start(part.substr(0, unicode::cluster_end(part, 0)));
+      const bool keeps_start = first && normalizer_.apply(start + "x") != normalizer_.apply("x");
       split_normalized(normalizer_.apply(std::string(part)), special, keeps_start, sink);
     });
   }

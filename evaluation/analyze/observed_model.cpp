@@ -1,5 +1,4 @@
 #include "evaluation/analyze/observed_model.h"
-#include "framework/core/shape.h"
 
 #include <algorithm>
 
@@ -8,17 +7,9 @@
 namespace furlong {
 namespace {
 
-/// Returns int32 [batch, n]: 1 for tokens, 0 for padding. Uses the mask if there is one. Otherwise, rows for next-token
-/// prediction are padded after their last target. Undefined if there is no padding.
-Tensor real_tokens(const Batch& batch, bool causal) {
-  std::vector<std::int32_t> real = batch.mask;
-  if (real.empty() && causal && !batch.targets.empty()) {
-    real.assign(batch.targets.size(), 1);
-    for (std::int64_t row = 0; row < batch.batch; ++row) {
-      for (std::int64_t i = batch.n; i-- > 0 && batch.targets[at(row * batch.n + i)] == ignored_target;)
-        real[at(row * batch.n + i)] = 0;
-    }
-  }
+/// Returns int32 [batch, n]: 1 for tokens, 0 for padding. Undefined if there is no padding.
+Tensor padding_mask(const Batch& batch) {
+  const std::vector<std::int32_t> real = real_tokens(batch);
   if (std::find(real.begin(), real.end(), 0) == real.end()) return {};
   return Tensor::from(real, {batch.batch, batch.n});
 }
@@ -70,7 +61,7 @@ ObservedModel::ObservedModel(Model& model, const ObservedBatches& wanted)
     const Batch batch = source->single_pass_batch(first, wanted.batch_size);
     tokens_ += batch.n_tokens;
     batches_.push_back(on_device(batch, Device{}));
-    real_.push_back(real_tokens(batch, causal()));
+    real_.push_back(padding_mask(batch));
   }
   if (batches_.empty()) throw UserError("{}: the split has no sequence; choose another with --split", data_->path());
 }

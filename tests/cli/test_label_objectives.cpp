@@ -26,7 +26,7 @@ using testing::Finished;
 class LabelObjectivesProgramTest : public testing::WithProgram {
  protected:
   void SetUp() override {
-    std::string table = "id,sequence,tm,activity\n", lines, fasta, structure;
+    std::string table = "id,sequence,tm,activity\n", reviews = "text,label\n", lines, fasta, structure;
     for (int i = 0; i < 160; ++i) {
       std::string sequence, states;
       for (int t = 0; t < 8; ++t) sequence += (i * 7 + t * t * (i % 5 + 1)) % 3 == 0 ? 'E' : 'K';
@@ -35,6 +35,8 @@ class LabelObjectivesProgramTest : public testing::WithProgram {
       states[0] = '.';
       table +=
           fmt::format("{},{},{},{}\n", i, sequence, 40 + 2.5 * static_cast<double>(n), static_cast<double>(-n) / 1000);
+      reviews += fmt::format("\"a {} film, number {}\",{}\n", sequence[0] == 'K' ? "fine" : "dull", i,
+                             sequence[0] == 'K' ? "good" : "bad");
       Json labels = Json::array();
       if (sequence[0] == 'K') labels.push_back("kinase");
       if (n < 8) labels.push_back("membrane");
@@ -42,6 +44,7 @@ class LabelObjectivesProgramTest : public testing::WithProgram {
       fasta += fmt::format(">P{} of a test\n{}\n", i, sequence);
       structure += fmt::format(">P{}\n{}\n", i, states);
     }
+    file("reviews.csv", reviews);
     file("stability.csv", table);
     file("function.jsonl", lines);
     file("variants.csv", table);
@@ -174,11 +177,13 @@ log:
 TEST_F(LabelObjectivesProgramTest, ExamplesOfThePageRun) {
   testing::check_config(folder_, "labels.md");
   const auto lines = example_of("labels.md");
-  ASSERT_EQ(lines.size(), 10u);
+  ASSERT_EQ(lines.size(), 13u);
   std::vector<std::string> outputs;
   for (const std::string& line : lines) outputs.push_back(run_line(line));
-  EXPECT_THAT(outputs[0], HasSubstr("  tm: mean "));
-  const Json numbers = Json::parse(outputs[6]), sets = Json::parse(outputs[7]), tokens = Json::parse(outputs[8]);
+  EXPECT_THAT(outputs[1], HasSubstr("  tm: mean "));
+  const Json classes = Json::parse(outputs[8]), numbers = Json::parse(outputs[9]), sets = Json::parse(outputs[10]),
+             tokens = Json::parse(outputs[11]);
+  EXPECT_GT(classes["accuracy"], 0.9);
   EXPECT_EQ(numbers["objective"], "regression");
   EXPECT_GT(numbers["pearson"], 0.9);
   EXPECT_LT(numbers["loss"], 0.3);

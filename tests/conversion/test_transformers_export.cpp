@@ -82,6 +82,14 @@ TEST_F(TransformersExport, BoundsTheSourcesLongestText) {
     exported(std::move(source));
     EXPECT_EQ(Json::parse(content(path("out/tokenizer_config.json"))).at("model_max_length"), expected) << own;
   }
+  // An unchanged model keeps the file as it is. Without one, Furlong's has the number.
+  options.attention.clear();
+  options.max_sequence_length = 0;
+  std::filesystem::remove(path("source/tokenizer_config.json"));
+  convert(options);
+  exported(open_source_model(path("model.h5")));
+  EXPECT_TRUE(report_.for_hugging_face);
+  EXPECT_EQ(Json::parse(content(path("out/tokenizer_config.json"))).at("model_max_length"), 12);
 }
 
 TEST_F(TransformersExport, DirectoryHoldsCodeConfigAndTokenizer) {

@@ -36,7 +36,8 @@ bool has_code(const std::string& architectures, int capability, bool intermediat
     const bool real = rest.find("-virtual") == std::string::npos,
                intermediate = rest.find("-real") == std::string::npos;
     const bool in_family = built / 10 == capability / 10 && built <= capability;
-    if (of_architecture ? built == capability : in_family && (real || of_family)) return true;
+    const bool runs = of_architecture ? built == capability : in_family;
+    if (runs && (real || (intermediate_too && (of_architecture || of_family)))) return true;
     if (intermediate_too && intermediate && !of_architecture && !of_family && built <= capability) return true;
   }
   return false;

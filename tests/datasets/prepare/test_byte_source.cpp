@@ -159,7 +159,9 @@ TEST_F(ByteSourceTest, RejectsUnsupportedInputs) {
   const std::string tar = std::string(257, 'x') + "ustar" + std::string(250, '\0');
   EXPECT_THAT(refused(tar), HasSubstr("a: tar archives are not supported; unpack it first"));
   EXPECT_THAT(refused(gzip(tar)), HasSubstr("tar archives"));
-  EXPECT_THAT(refused(gzip(gzip("text"))), HasSubstr("a: the file is compressed twice"));
+  EXPECT_THAT(refused(gzip(gzip("text"))), HasSubstr("a: the compressed file contains a packed one"));
+  EXPECT_THAT(refused(gzip(xz("text"))), HasSubstr("contains a packed one"));
+  EXPECT_THAT(refused(gzip("PK\x03\x04....")), HasSubstr("contains a packed one"));
   for (const std::string& text : {std::string("\xff\xfeh\0i\0\r\0\n\0\x3d\xd8\x00\xde", 14),
                                   std::string("\xfe\xff\0h\x4e\xba\xd8\x3d\xde\x00\0\n", 12)})
     EXPECT_THAT(refused(text), HasSubstr("a: the text is UTF-16; convert it to UTF-8: iconv -f utf-16"));

@@ -103,7 +103,7 @@ TEST_F(LabeledTest, QuotesOpenAtTheStartOfAFieldOnly) {
 
 // A quotation mark that opens by mistake would join records.
 TEST_F(LabeledTest, RefusesTextAfterAClosingQuote) {
-  for (const char* record : {"\"bad,x\nc,y\n\"d\",x\n", "\"Great\" film,x\n", "\"c\" ,y\n"})
+  for (const char* record : {"\"bad,x\nc,y\n\"d\",x\n", "\"Great\" film,x\n", "\"c\" ,y\n", "\"c\"\rd,y\n"})
     EXPECT_THAT(refusal(std::string("a,x\n") + record, Kind::csv),
                 HasSubstr("input:2: text follows the closing quotation mark of a column in this record"));
 }

@@ -86,6 +86,7 @@ TEST(CopyTask, CopyLengthsAreUniform) {
     const Batch batch = task.batch(sample, 1);
     const std::int64_t k = batch.n_targets;
     ++counts[k];
+    EXPECT_EQ(batch.lengths, (std::vector<std::int32_t>{static_cast<std::int32_t>(2 * k + 2)}));
     EXPECT_EQ(batch.inputs[static_cast<std::size_t>(k + 1)], 11);
     for (std::size_t i = static_cast<std::size_t>(2 * k + 2); i < 20; ++i) {
       EXPECT_EQ(batch.inputs[i], 10);  // padding
@@ -102,6 +103,7 @@ TEST(CopyTask, EvaluationHasOnePassAndTrainingIsEndless) {
   EXPECT_EQ(validation.n_samples(), CopyTask::held_out_samples);
   const Batch last = validation.single_pass_batch(CopyTask::held_out_samples - 1, 3);
   EXPECT_EQ(last.n_targets, 3);  // of one row
+  EXPECT_EQ(last.lengths, (std::vector<std::int32_t>{8, 0, 0}));
   EXPECT_EQ(std::vector<std::int32_t>(last.targets.begin() + 8, last.targets.end()),
             std::vector<std::int32_t>(16, ignored_target));
   const CopyTask training(options(8));

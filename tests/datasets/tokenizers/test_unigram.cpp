@@ -52,6 +52,8 @@ TEST_F(UnigramTest, FirstPieceBeginsTheTextBeforeTheNormalizer) {
   EXPECT_EQ(first({{"type", "StripAccents"}}, "\u0301bc"), "bc");
   EXPECT_EQ(first({{"type", "Lowercase"}}, "Ab"), "\u2581a");
   EXPECT_EQ(first({{"type", "NFC"}}, "  b"), "\u2581");
+  const json right{{"type", "Strip"}, {"strip_left", false}, {"strip_right", true}};
+  EXPECT_EQ(first(right, "\tb "), "\u2581") << "the start is no end of the text";
 }
 
 TEST_F(UnigramTest, PicksTheLargestSumOfScores) {

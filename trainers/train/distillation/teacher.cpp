@@ -107,17 +107,6 @@ Model load_teacher(const CheckpointReader& checkpoint, const Settings& student, 
   return model;
 }
 
-/// Returns int32 [rows · n]: 1 for tokens, 0 for padding.
-std::vector<std::int32_t> real_tokens(const Batch& batch) {
-  if (!batch.mask.empty()) return batch.mask;
-  std::vector<std::int32_t> real(static_cast<std::size_t>(batch.batch * batch.n), 1);
-  for (std::size_t row = 0; row < batch.lengths.size(); ++row) {
-    const auto begin = real.begin() + static_cast<std::ptrdiff_t>(row) * batch.n;
-    std::fill(begin + batch.lengths[row], begin + batch.n, 0);
-  }
-  return real;
-}
-
 std::int64_t count_compared(const std::vector<std::int32_t>& compared) {
   return std::count_if(compared.begin(), compared.end(), [](std::int32_t value) { return value != ignored_target; });
 }

@@ -109,6 +109,8 @@ TEST(CudaAvailability, MachineCodeRunsOnItsMajorVersionAndPtxOnLaterOnes) {
   EXPECT_TRUE(runs_on("90a-real", 90));
   EXPECT_FALSE(runs_on("90a", 100)) << "only for that architecture";
   for (int capability : {100, 103}) EXPECT_TRUE(runs_on("100f-real", capability)) << capability;
+  EXPECT_TRUE(runs_on("100f-virtual", 100) && runs_on("90a-virtual", 90));
+  EXPECT_FALSE(has_machine_code("100f-virtual", 100) || has_machine_code("90a-virtual", 90));
   EXPECT_FALSE(runs_on("100f", 120)) << "only for that family";
   EXPECT_FALSE(runs_on("native", 90));
   EXPECT_FALSE(runs_on("", 90));

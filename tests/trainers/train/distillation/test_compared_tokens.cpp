@@ -29,6 +29,16 @@ TEST_F(TeacherTest, ComparesEveryTokenExceptPadding) {
   batch.lengths = {4, 2, 0};
   EXPECT_EQ(compared_tokens(all, batch), (std::vector<std::int32_t>{0, 0, 0, 0, 0, 0, -1, -1, -1, -1, -1, -1}));
   EXPECT_EQ(compared_tokens(attention, batch), (std::vector<std::int32_t>{1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0}));
+  Batch more;
+  more.batch = 1;
+  more.n = 4;
+  more.inputs.assign(4, 1);
+  more.targets.assign(4, ignored_target);
+  Batch joined = batch;
+  append(joined, more);
+  EXPECT_EQ(joined.lengths, (std::vector<std::int32_t>{4, 2, 0, 4}));
+  append(more, batch);
+  EXPECT_EQ(more.lengths, (std::vector<std::int32_t>{4, 4, 2, 0}));
   batch.mask = {1, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1};
   EXPECT_EQ(compared_tokens(attention, batch), batch.mask);
 }
