@@ -193,8 +193,10 @@ int main(int argc, char** argv) {
     return status;
   }
   // Results that were not written are an error. Those of training are files; sweep and bench lra check their tables.
-  if (std::fflush(stdout) != 0 || std::ferror(stdout)) {
-    const int failure = report(fmt::format("cannot write to standard output: {}", std::strerror(errno)), 1);
+  const int reason = std::fflush(stdout) != 0 ? errno : 0;  // 0: an earlier write failed, whose reason is lost
+  if (reason != 0 || std::ferror(stdout)) {
+    const int failure =
+        report("cannot write to standard output" + (reason != 0 ? fmt::format(": {}", std::strerror(reason)) : ""), 1);
     if (status == 0) status = failure;
   }
   report_lost_messages(status);

@@ -73,7 +73,7 @@ void add_attention(ReportRun& run) {
 }
 
 /// Returns the number of runs, and whether one of them is active.
-std::pair<std::size_t, bool> write(const ReportArguments& options) {
+std::pair<std::size_t, bool> write(const ReportArguments& options, bool reloads) {
   const Device device = options.samples > 0 ? device_from_name(options.device) : Device{};
   std::vector<ReportRun> runs = open_runs(options.runs);
   refuse_replacing_inputs(options.lra, options.output);
@@ -102,7 +102,7 @@ std::pair<std::size_t, bool> write(const ReportArguments& options) {
     if (!recovery.is_null()) tables.recoveries.push_back(std::move(recovery));
   }
   ReportOptions page;
-  page.reload_seconds = options.watch && running ? options.interval : 0;
+  page.reload_seconds = reloads && running ? options.interval : 0;
   AtomicFile file(options.output);
   file.write(report_page(runs, tables, page));
   file.commit_last();
@@ -113,14 +113,14 @@ void run(const ReportArguments& options, int& status) {
   set_thread_count(static_cast<int>(options.threads));
   std::optional<StopRequests> stop;  // otherwise a signal ends the command at once
   if (options.watch) stop.emplace();
-  const auto [count, running] = write(options);
+  const auto [count, running] = write(options, options.watch);
   fmt::print("{}: {} run{}\n", options.output.string(), count, count == 1 ? "" : "s");
   std::fflush(stdout);
   if (!options.watch) return;
   if (!running) log_warn("--watch: no run is active, so the page is final");
   for (bool active = running; active && !stop->received();) {
     for (std::int64_t i = 0; i < 10 * options.interval && !stop->received(); ++i) ::usleep(100'000);
-    active = write(options).second;
+    active = write(options, !stop->received()).second;
   }
   if (stop->received()) status = 3;
 }

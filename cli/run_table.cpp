@@ -7,7 +7,7 @@
 #include <chrono>
 #include <cmath>
 
-#include "cli/text_output.h"
+#include "framework/core/printable.h"
 
 namespace furlong::command_line {
 namespace {
@@ -84,7 +84,9 @@ bool comes_before(const Cell& a, const Cell& b, bool descending) {
   return a.text < b.text;
 }
 
-std::string table_text(const std::vector<std::vector<Cell>>& rows, const std::vector<std::string>& columns) {
+std::string table_text(std::vector<std::vector<Cell>> rows, const std::vector<std::string>& columns) {
+  for (auto& row : rows)
+    for (Cell& cell : row) cell.text = foreign::single_line(cell.text);
   std::vector<std::size_t> widths;
   std::vector<bool> right;
   for (std::size_t c = 0; c < columns.size(); ++c) {
@@ -100,7 +102,7 @@ std::string table_text(const std::vector<std::vector<Cell>>& rows, const std::ve
     for (std::size_t c = 0; c < columns.size(); ++c)
       text += fmt::format(fmt::runtime(right[c] ? "{:>{}}  " : "{:<{}}  "), text_of(c), widths[c]);
     text.erase(text.find_last_not_of(' ') + 1);
-    table += terminal_text(text) + "\n";
+    table += text + "\n";
   };
   line([&](std::size_t c) { return columns[c]; });
   for (const auto& row : rows) line([&](std::size_t c) { return row[c].text; });

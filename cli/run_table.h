@@ -40,7 +40,7 @@ Cell cell_of(const RunFiles& run, const std::filesystem::path& folder, const std
 bool comes_before(const Cell& a, const Cell& b, bool descending = false);
 
 /// Returns lines with the columns in aligned form.
-std::string table_text(const std::vector<std::vector<Cell>>& rows, const std::vector<std::string>& columns);
+std::string table_text(std::vector<std::vector<Cell>> rows, const std::vector<std::string>& columns);
 
 /// Returns a row as an object with the columns as keys; null for missing values.
 nlohmann::ordered_json as_json(const std::vector<Cell>& row, const std::vector<std::string>& columns);

@@ -3,14 +3,17 @@
 #include <fmt/format.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
 #include <fstream>
 #include <iterator>
 #include <tuple>
 
 #include "framework/core/error.h"
+#include "framework/core/log.h"
 #include "framework/io/atomic_file.h"
 #include "framework/io/json_bounds.h"
 #include "framework/io/text_file.h"
@@ -211,7 +214,9 @@ RunFiles read_run(const std::filesystem::path& directory) {
   if (!std::filesystem::exists(directory, code)) throw_missing(directory, "a run directory");
   if (!std::filesystem::is_directory(directory, code))
     throw UserError("{}: not a directory; expected a run directory", directory.string());
-  if (!std::filesystem::exists(directory / "metrics.jsonl", code))
+  const bool has_metrics = std::filesystem::exists(directory / "metrics.jsonl", code);
+  if (code) throw UserError("{}: cannot read the directory: {}", directory.string(), code.message());
+  if (!has_metrics)
     throw UserError(
         "{}: not a run directory: it has no metrics.jsonl; expected the run_directory of a training run's config",
         directory.string());
@@ -241,6 +246,11 @@ std::vector<std::filesystem::path> find_runs(const std::filesystem::path& folder
   if (code) throw UserError("{}: cannot read the directory: {}", folder.string(), code.message());
   for (; entries != Iterator(); entries.increment(code)) {
     if (code) break;
+    if (entries->is_directory(code) && ::access(entries->path().c_str(), R_OK | X_OK) != 0) {
+      log_warn("{}: cannot read the directory, whose runs are left out: {}", entries->path().string(),
+               std::generic_category().message(errno));
+      entries.disable_recursion_pending();
+    }
     if (entries.depth() >= depth) entries.disable_recursion_pending();
     if (entries->path().filename() == "metrics.jsonl" && entries.depth() > 0)
       runs.push_back(entries->path().parent_path());

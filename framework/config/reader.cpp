@@ -281,6 +281,16 @@ class FileReader {
       open_;  // files being read: canonical path, path as written
 };
 
+/// Throws UserError if YAML reads less than the whole text as a scalar without quotes: a comment, an anchor, a tag.
+void check_plain_text(const YAML::Node& node, const std::string& text, const std::string& name) {
+  const std::size_t begin = text.find_first_not_of(" \t\r\n"), end = text.find_last_not_of(" \t\r\n");
+  if (!node.IsScalar() || begin == std::string::npos || text[begin] == '\'' || text[begin] == '"') return;
+  if (text.compare(begin, end + 1 - begin, node.Scalar()) != 0)
+    throw UserError(
+        "{}: YAML reads the value as '{}'; put it in quotes inside those of the shell: --set \"KEY='VALUE'\"", name,
+        node.Scalar());
+}
+
 // `given` maps the present path of each key that earlier overrides set to the override's text.
 void apply_override(const Table& table, Layer& layer, const std::string& override_text,
                     std::map<std::string, std::string>& given, std::vector<std::string>& renamed) {
@@ -308,6 +318,7 @@ void apply_override(const Table& table, Layer& layer, const std::string& overrid
                                                : text.find_first_not_of(" \t") == std::string::npos;
   if (is_empty)
     throw UserError("{}: {}: found no value; expected {}; write null to use the default", name, path, key->expected());
+  check_plain_text(source.root(), text, name);
   const Value value = parse_value(*key, source.root(), source);
   if (std::holds_alternative<std::monostate>(value))
     layer.erase(path);

@@ -211,6 +211,10 @@ std::string expand_path(const std::string& text, const std::string& where) {
           "is a dollar sign)",
           where, text);
     const auto value = variable(name);
+    if (split != std::string::npos && inside.find_first_of("$~", split + 2) != std::string::npos)
+      throw UserError(
+          "{}: the default of {} in the path {} contains '$' or '~', which is not replaced there; write it in full",
+          where, name, text);
     if (!value && split == std::string::npos)
       throw UserError("{}: the environment variable {} in the path {} is not set; set it, or write ${{{}:-default}}",
                       where, name, text, name);

@@ -131,6 +131,7 @@ Json item_schema(const Key& key) {
 
 Json key_schema(const Key& key) {
   Json schema;
+  const Json text{"string", "number"};  // a name or a path can consist of digits
   if (key.holds<std::int64_t>())
     schema["type"] = "integer";
   else if (key.holds<double>())
@@ -138,11 +139,11 @@ Json key_schema(const Key& key) {
   else if (key.holds<bool>())
     schema["type"] = "boolean";
   else if (key.holds<std::vector<std::string>>())
-    schema["type"] = "array", schema["items"] = {{"type", "string"}};
+    schema["type"] = "array", schema["items"] = {{"type", text}};
   else if (key.holds<std::vector<Item>>())
     schema["type"] = "array", schema["items"] = item_schema(key);
   else
-    schema["type"] = "string";
+    schema["type"] = text;
   if (!key.pattern().empty())
     schema["pattern"] = "^(" + key.pattern() + ")$";
   else if (!key.choices().empty())
@@ -236,7 +237,7 @@ Json json_schema(const Table& table, const std::string& title) {
   Json needed = Json::array();  // keys required in a file without includes
   for (const auto& key : table.keys()) {
     object_at(root, key.section(), true)["properties"][key.name()] = key_schema(key);
-    if (!key.is_required()) continue;
+    if (!key.is_required() || table.unmet(key)) continue;  // the others depend on settings that are off by default
     // Or the file sets a key on which the required one depends, and may not need it.
     Json alternatives = {with_key(key.path())};
     for (const auto& condition : key.conditions()) alternatives.push_back(with_key(condition.key));

@@ -96,8 +96,8 @@ function drawRuns() {
       ...(goals ? [{ text: goalOf(run) }] : []), number(last(run, "train", "loss")),
       number(last(run, "validation", "loss")),
       { text: run.best_loss === null ? "–" : `${short(run.best_loss)} at ${short(run.best_step)}`, kind: "number" },
-      number(last(run, "train", "tokens_per_second")),
-      { text: bytes(last(run, "train", "memory_bytes")), kind: "number" }];
+      number(run.seconds > 0 ? run.tokens / run.seconds : null),
+      { text: bytes(run.peak_bytes), kind: "number" }];
   });
   const title = (text) => ({ text, kind: "number" });
   table($("runs"), [{ text: "run" }, { text: "state" }, title("step"), title("tokens"), title("training time"),

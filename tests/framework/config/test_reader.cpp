@@ -236,7 +236,8 @@ TEST(Reader, ExpandsOnlyPaths) {
   EXPECT_EQ(path("~/a"), "/home/baker/a");
   EXPECT_EQ(path("a~/b"), "a~/b");
   EXPECT_EQ(path("$$HOME $${HOME}"), "$HOME ${HOME}");
-  for (const char* wrong : {"${FURLONG_TEST_UNSET}", "${FURLONG_TEST_EMPTY}", "$HOME", "${HOME", "${}", "${1A}", "a$"})
+  for (const char* wrong : {"${FURLONG_TEST_UNSET}", "${FURLONG_TEST_EMPTY}", "$HOME", "${HOME", "${}", "${1A}", "a$",
+                            "${FURLONG_TEST_UNSET:-${HOME}/a}", "${FURLONG_TEST_UNSET:-~/a}"})
     EXPECT_THROW(path(wrong), UserError) << wrong;
   EXPECT_EQ(read_text("shop: {motto: \"${HOME}\", path: \"${HOME}/x\"}").bakery.motto, "${HOME}");
   EXPECT_EQ(read_text("", {"shop.path=${HOME}/x"}).bakery.shop, "/home/baker/x");
@@ -267,6 +268,11 @@ TEST(Writer, RejectsPathsThatAreNotUtf8) {
 
 TEST(Reader, OverrideErrorsNameKeyAndHint) {
   EXPECT_EQ(error_of("", {"loaves"}), "--set loaves: expected KEY=VALUE, such as --set trainer.max_steps=1000");
+  // What YAML would read as less than the text.
+  for (const char* text : {"shop.motto=a # b", "shop.motto=|", "shop.motto=&a b", "shop.motto=!t b"})
+    EXPECT_THAT(error_of("", {text}), HasSubstr("put it in quotes")) << text;
+  EXPECT_EQ(read_text("", {"shop.motto='a # b'"}).bakery.motto, "a # b");
+  EXPECT_EQ(read_text("", {"shop.motto= it's a&b#1 "}).bakery.motto, "it's a&b#1");
   EXPECT_EQ(error_of("", {"=3"}), "--set =3: expected KEY=VALUE, such as --set trainer.max_steps=1000");
   EXPECT_EQ(error_of("", {"loavs=3"}), "--set loavs=3: unknown key loavs; did you mean loaves?");
   EXPECT_EQ(error_of("", {"breads=3"}), "--set breads=3: unknown key breads; did you mean loaves?");
@@ -432,7 +438,8 @@ TEST(Schema, DescribesTheTable) {
   EXPECT_EQ(store["flour"]["enum"], (nlohmann::ordered_json{"wheat", "rye"}));
   EXPECT_EQ(store["rye_days"]["anyOf"][0]["const"], 0);
   EXPECT_EQ(store["rye_days"]["anyOf"][1]["minimum"], 2);
-  EXPECT_EQ(schema["properties"]["shop"]["properties"]["guests"]["items"]["type"], "string");
+  EXPECT_EQ(schema["properties"]["shop"]["properties"]["guests"]["items"]["type"],
+            (nlohmann::ordered_json{"string", "number"}));
 }
 
 }  // namespace

@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
+#include <cstring>
 
 #include "framework/core/clock.h"
 #include "framework/core/error.h"
@@ -14,6 +16,15 @@
 #include "framework/core/standard_streams.h"
 
 namespace furlong {
+namespace {
+
+/// Whether the terminal understands the escape sequence that a bar ends with.
+bool moves_cursor() {
+  const char* terminal = std::getenv("TERM");
+  return terminal != nullptr && *terminal != '\0' && std::strcmp(terminal, "dumb") != 0;
+}
+
+}  // namespace
 
 Progress::Progress(const std::string& style, std::int64_t first, std::int64_t last)
     : first_(first), last_(last), start_(std::chrono::steady_clock::now()) {
@@ -24,7 +35,7 @@ Progress::Progress(const std::string& style, std::int64_t first, std::int64_t la
   else if (style == "none")
     style_ = Style::none;
   else if (style == "auto")
-    style_ = isatty(STDERR_FILENO) ? Style::bar : Style::lines;
+    style_ = isatty(STDERR_FILENO) && moves_cursor() ? Style::bar : Style::lines;
   else
     throw UserError("log.progress '{}' is unknown; expected auto, bar, lines or none", style);
 }

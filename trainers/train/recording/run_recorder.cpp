@@ -27,9 +27,9 @@ std::int64_t RunRecorder::peak_bytes() const { return arena(device_).counters().
 
 void RunRecorder::note_step(std::int64_t step, std::int64_t tokens, const StepReport& report) {
   tokens_since_ += report.tokens;
-  unwritten_ = {step, tokens, report};
+  unwritten_ = {step, tokens, rate(), report};
   const bool due = step % settings_.log.every == 0 || step == settings_.trainer.max_steps || step == 1;
-  progress_.step(step, report.loss, rate(), report.learning_rate, report.gradient_norm, peak_bytes(), due);
+  progress_.step(step, report.loss, unwritten_->rate, report.learning_rate, report.gradient_norm, peak_bytes(), due);
   print_unusual(step, report);
   if (due) write_last_step();
 }
@@ -41,9 +41,9 @@ double RunRecorder::rate() const {
 
 void RunRecorder::write_last_step() {
   if (!unwritten_) return;
-  const auto& [step, tokens, report] = *unwritten_;
+  const auto& [step, tokens, rate, report] = *unwritten_;
   if (is_first_) {
-    MetricsRecord record{step,         "train", report.loss, tokens, rate(), report.learning_rate, report.gradient_norm,
+    MetricsRecord record{step,         "train", report.loss, tokens, rate, report.learning_rate, report.gradient_norm,
                          peak_bytes(), {}};
     if (settings_.trainer.skip_outlier_factor > 0) record.more.emplace_back("skipped", report.skipped ? 1 : 0);
     add_denominators(report.denominators, record);

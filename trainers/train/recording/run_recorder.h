@@ -64,6 +64,7 @@ class RunRecorder {
   std::int64_t tokens_since_ = 0;
   struct Step {
     std::int64_t step, tokens;
+    double rate;  ///< rate() after the step, before anything is printed, which can wait for a reader
     StepReport report;
   };
   std::optional<Step> unwritten_;
