@@ -300,6 +300,7 @@ void apply_override(const Table& table, Layer& layer, const std::string& overrid
     throw UserError("{}: expected KEY=VALUE, such as --set trainer.max_steps=1000", name);
   const std::string text = override_text.substr(equals + 1);
   const YamlSource source(name, text, false);
+  check_plain_text(source.root(), text, name);
   const std::string written = override_text.substr(0, equals),
                     path = present_path(table, written, source.root(), Place{name, 0, 0}, renamed);
   if (const auto [earlier, is_new] = given.try_emplace(path, override_text);
@@ -318,7 +319,6 @@ void apply_override(const Table& table, Layer& layer, const std::string& overrid
                                                : text.find_first_not_of(" \t") == std::string::npos;
   if (is_empty)
     throw UserError("{}: {}: found no value; expected {}; write null to use the default", name, path, key->expected());
-  check_plain_text(source.root(), text, name);
   const Value value = parse_value(*key, source.root(), source);
   if (std::holds_alternative<std::monostate>(value))
     layer.erase(path);
