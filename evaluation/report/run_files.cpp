@@ -238,6 +238,8 @@ std::vector<std::filesystem::path> find_runs(const std::filesystem::path& folder
   if (!std::filesystem::exists(folder, code)) throw_missing(folder, wanted);
   if (!std::filesystem::is_directory(folder, code))
     throw UserError("{}: not a directory; expected {}", folder.string(), wanted);
+  if (::access(folder.c_str(), R_OK | X_OK) != 0)
+    throw UserError("{}: cannot read the directory: {}", folder.string(), std::generic_category().message(errno));
   std::vector<std::filesystem::path> runs;
   if (std::filesystem::exists(folder / "metrics.jsonl", code)) runs.push_back(folder);
   using Iterator = std::filesystem::recursive_directory_iterator;
