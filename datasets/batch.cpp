@@ -30,7 +30,7 @@ std::vector<std::int32_t> real_tokens(const Batch& batch) {
 void widen(Batch& batch, std::int64_t n) {
   if (n == batch.n) return;
   require(n > batch.n && batch.documents.empty(), "rows of {} cannot become rows of {}", batch.n, n);
-  if (batch.mask.empty()) batch.mask.assign(batch.inputs.size(), 1);
+  if (batch.mask.empty()) batch.mask = real_tokens(batch);
   widen_rows(batch.inputs, batch.n, n, 0);
   widen_rows(batch.targets, batch.n, n, ignored_target);
   widen_rows(batch.mask, batch.n, n, 0);
@@ -48,7 +48,7 @@ void append(Batch& batch, Batch more) {
   widen(more, n);
   if (batch.mask.empty() != more.mask.empty()) {
     Batch& without = batch.mask.empty() ? batch : more;
-    without.mask.assign(without.inputs.size(), 1);
+    without.mask = real_tokens(without);
   }
   if (batch.lengths.empty() != more.lengths.empty()) {
     Batch& without = batch.lengths.empty() ? batch : more;

@@ -48,7 +48,11 @@ bool is_utf16(std::string_view bytes) {
     if (low != after_high || (unit < 0x20 && !(unit >= '\t' && unit <= '\r')) || unit >= 0xfffe) return false;
     after_high = high;
   }
-  return bytes.size() > 2;
+  return bytes.size() >= 4;
+}
+
+bool is_bzip2(std::string_view bytes) {
+  return bytes.size() >= 10 && bytes.starts_with("BZh") && bytes.substr(4, 6) == "1AY&SY";
 }
 
 /// Throws UserError if the beginning of the uncompressed data shows that they are no texts yet.
@@ -57,10 +61,11 @@ void refuse_packed(std::string_view beginning, bool was_compressed, const std::s
     throw UserError("{}: tar archives are not supported; unpack it first", name);
   if (is_utf16(beginning))
     throw UserError("{}: the text is UTF-16; convert it to UTF-8: iconv -f utf-16 -t utf-8 FILE > NEW", name);
-  constexpr std::array<std::string_view, 5> packed{"\x1f\x8b\x08", "\x28\xb5\x2f\xfd", "\xfd\x37zXZ", "BZh91AY&SY",
-                                                   "PK\x03\x04"};
-  const auto begins = [&](std::string_view magic) { return beginning.starts_with(magic); };
-  if (was_compressed && std::any_of(packed.begin(), packed.end(), begins))
+  constexpr std::array<std::string_view, 4> packed{"\x1f\x8b\x08", "\x28\xb5\x2f\xfd", "\xfd\x37zXZ", "PK\x03\x04"};
+  const bool is_packed = is_bzip2(beginning) || std::any_of(packed.begin(), packed.end(), [&](std::string_view magic) {
+                           return beginning.starts_with(magic);
+                         });
+  if (was_compressed && is_packed)
     throw UserError("{}: the compressed file contains a packed one; unpack it once", name);
 }
 
@@ -138,7 +143,7 @@ struct ByteSource::State {
       compression = Compression::xz;
       if (lzma_stream_decoder(&xz, kXzMemoryLimit, LZMA_CONCATENATED) != LZMA_OK)
         throw MachineError("{}: cannot initialize liblzma", name);
-    } else if (starts_with("BZh") && end >= 10 && std::memcmp(buffer.data() + 4, "1AY&SY", 6) == 0) {
+    } else if (is_bzip2({reinterpret_cast<const char*>(buffer.data() + begin), end - begin})) {
       throw UserError("{}: bzip2 files are not supported; decompress it: bzcat FILE | furlong prepare ... -", name);
     } else if (starts_with("\x28\xb5\x2f\xfd") || starts_with_skippable_frame()) {
       compression = Compression::zstd;

@@ -3,8 +3,7 @@
 namespace furlong {
 
 /// The quotes of one record of CSV (RFC 4180), byte by byte. A quote opens at the start of a field only; elsewhere in a
-/// field without quotes it is text. Inside quotes, two quotes stand for one.
-/// Text after a closing quote is stray.
+/// field without quotes it is text. Inside quotes, two quotes stand for one. Text after a closing quote is stray.
 class CsvQuotes {
  public:
   enum class Part { text, separator, quote, stray };

@@ -211,14 +211,16 @@ std::string expand_path(const std::string& text, const std::string& where) {
           "is a dollar sign)",
           where, text);
     const auto value = variable(name);
-    if (split != std::string::npos && inside.find_first_of("$~", split + 2) != std::string::npos)
+    const std::string standard = split == std::string::npos ? "" : inside.substr(split + 2);
+    if (standard.starts_with('~') || standard.find('$') != std::string::npos)
       throw UserError(
-          "{}: the default of {} in the path {} contains '$' or '~', which is not replaced there; write it in full",
+          "{}: the default of {} in the path {} has a '$', or a '~' in front, which are not replaced there; "
+          "write it in full",
           where, name, text);
     if (!value && split == std::string::npos)
       throw UserError("{}: the environment variable {} in the path {} is not set; set it, or write ${{{}:-default}}",
                       where, name, text, name);
-    out += value ? *value : inside.substr(split + 2);
+    out += value.value_or(standard);
     i = close + 1;
   }
   return out;

@@ -31,14 +31,13 @@ bool has_code(const std::string& architectures, int capability, bool intermediat
     const std::string number = word.substr(0, digits), rest = digits == std::string::npos ? "" : word.substr(digits);
     if (number.empty()) continue;
     const int built = std::stoi(number);
-    // 90a runs only on 9.0, 100f only on 10.0 and 10.3.
-    const bool of_architecture = rest.starts_with("a"), of_family = rest.starts_with("f");
-    const bool real = rest.find("-virtual") == std::string::npos,
-               intermediate = rest.find("-real") == std::string::npos;
+    // 90a runs only on 9.0, and 100f only on 10.x, both also as intermediate code.
     const bool in_family = built / 10 == capability / 10 && built <= capability;
-    const bool runs = of_architecture ? built == capability : in_family;
-    if (runs && (real || (intermediate_too && (of_architecture || of_family)))) return true;
-    if (intermediate_too && intermediate && !of_architecture && !of_family && built <= capability) return true;
+    const bool is_specific = rest.starts_with("a") || rest.starts_with("f");
+    const bool runs = rest.starts_with("a") ? built == capability : in_family;
+    const bool real = rest.find("-virtual") == std::string::npos,
+               intermediate = intermediate_too && rest.find("-real") == std::string::npos;
+    if ((real && runs) || (intermediate && (is_specific ? runs : built <= capability))) return true;
   }
   return false;
 }

@@ -153,6 +153,7 @@ TEST_F(ByteSourceTest, RejectsUnsupportedInputs) {
   EXPECT_THAT(message_of<UserError>([&] { read_all(file("a", gzip("text") + "garbage")); }),
               HasSubstr("other data follow the gzip data"));
   EXPECT_EQ(read_all(file("a", "BZh, said the bee")), "BZh, said the bee");
+  EXPECT_EQ(read_all(file("a", gzip("BZh"))), "BZh");
   const auto refused = [&](const std::string& content) {
     return message_of<UserError>([&] { read_all(file("a", content)); });
   };
@@ -161,13 +162,17 @@ TEST_F(ByteSourceTest, RejectsUnsupportedInputs) {
   EXPECT_THAT(refused(gzip(tar)), HasSubstr("tar archives"));
   EXPECT_THAT(refused(gzip(gzip("text"))), HasSubstr("a: the compressed file contains a packed one"));
   EXPECT_THAT(refused(gzip(xz("text"))), HasSubstr("contains a packed one"));
+  EXPECT_THAT(refused(gzip("BZh11AY&SY....")), HasSubstr("contains a packed one"));
   EXPECT_THAT(refused(gzip("PK\x03\x04....")), HasSubstr("contains a packed one"));
   for (const std::string& text : {std::string("\xff\xfeh\0i\0\r\0\n\0\x3d\xd8\x00\xde", 14),
                                   std::string("\xfe\xff\0h\x4e\xba\xd8\x3d\xde\x00\0\n", 12)})
     EXPECT_THAT(refused(text), HasSubstr("a: the text is UTF-16; convert it to UTF-8: iconv -f utf-16"));
   // Other data can begin with the same two bytes.
-  for (const std::string& bytes : {std::string("\xff\xfe"), std::string("\xff\xfe\0\0\0\0", 6),
-                                   std::string("\xff\xfe\x00\xdc", 4), std::string("\xfe\xff\x00\x01\x05\x06", 6)})
+  for (const std::string& bytes : {std::string("\xff\xfe"),
+                                   std::string("\xff\xfe"
+                                               "a"),
+                                   std::string("\xff\xfe\0\0\0\0", 6), std::string("\xff\xfe\x00\xdc", 4),
+                                   std::string("\xfe\xff\x00\x01\x05\x06", 6)})
     EXPECT_EQ(read_all(file("a", bytes)), bytes);
 }
 

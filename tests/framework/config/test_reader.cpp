@@ -235,6 +235,7 @@ TEST(Reader, ExpandsOnlyPaths) {
   EXPECT_EQ(path("a/${FURLONG_TEST_FULL:-x}${FURLONG_TEST_EMPTY:-y}${FURLONG_TEST_UNSET:-}"), "a//fully");
   EXPECT_EQ(path("~/a"), "/home/baker/a");
   EXPECT_EQ(path("a~/b"), "a~/b");
+  EXPECT_EQ(path("${FURLONG_TEST_UNSET:-a~b}"), "a~b");
   EXPECT_EQ(path("$$HOME $${HOME}"), "$HOME ${HOME}");
   for (const char* wrong : {"${FURLONG_TEST_UNSET}", "${FURLONG_TEST_EMPTY}", "$HOME", "${HOME", "${}", "${1A}", "a$",
                             "${FURLONG_TEST_UNSET:-${HOME}/a}", "${FURLONG_TEST_UNSET:-~/a}"})

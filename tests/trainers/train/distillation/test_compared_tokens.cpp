@@ -39,6 +39,8 @@ TEST_F(TeacherTest, ComparesEveryTokenExceptPadding) {
   EXPECT_EQ(joined.lengths, (std::vector<std::int32_t>{4, 2, 0, 4}));
   append(more, batch);
   EXPECT_EQ(more.lengths, (std::vector<std::int32_t>{4, 4, 2, 0}));
+  widen(joined, 5);
+  EXPECT_EQ(joined.mask, (std::vector<std::int32_t>{1, 1, 1, 1, 0, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 0}));
   batch.mask = {1, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1};
   EXPECT_EQ(compared_tokens(attention, batch), batch.mask);
 }
