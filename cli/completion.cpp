@@ -57,9 +57,11 @@ void collect(const Command& command, const std::string& path, Cases& cases) {
     std::string patterns;
     for (const std::string& name : names) patterns += fmt::format("{}'{} {}'", patterns.empty() ? "" : "|", path, name);
     const bool names_a_column = path == " runs" && option.name() == "--sort";
-    const std::vector<std::string> choices = names_a_column ? run_columns() : option.choices();
-    const char* const action = option.name() == "--set" ? "keys" : choices.empty() ? "files" : "words ";
-    cases.values += fmt::format("    {}) {}{} ;;\n", patterns, action, choices.empty() ? "" : in_quotes(choices));
+    std::vector<std::string> choices = names_a_column ? run_columns() : option.choices();
+    const bool any_path = std::erase(choices, "PATH") > 0;  // such as auto|never|PATH
+    std::string action = option.name() == "--set" ? "keys" : choices.empty() ? "files" : "words " + in_quotes(choices);
+    if (any_path) action += "; files";
+    cases.values += fmt::format("    {}) {} ;;\n", patterns, action);
   }
   cases.words += fmt::format("    '{}') words {}; flags {} ;;\n", path, in_quotes(words), in_quotes(flags));
 }

@@ -109,6 +109,7 @@ LoadedSettings stage_settings(const LoadedSettings& read, const std::string& nam
   if (name == "attention_transfer") {
     settings.teacher.layers = wanted.layers;
     settings.teacher.input = wanted.input;
+    if (wanted.layers == "layer_wise") settings.trainer.early_stopping_patience = 0;
   } else if (name == "distillation") {
     settings.teacher.temperature = wanted.temperature;
     settings.teacher.distillation_weight = wanted.distillation_weight;

@@ -129,12 +129,17 @@ SourceModel open_performer_directory(const fs::path& directory, const ForeignCon
     table = shared_mappings(*architecture, result.model, naming);
     duplicates = architecture->duplicates(settings.model, naming);
   }
+  // transformers saves a model without a head without the prefix that the same tensors have in models with one.
+  const bool is_bare = std::none_of(file.tensors().begin(), file.tensors().end(), [](const ForeignTensor& tensor) {
+    return tensor.name.starts_with(base_model_prefix);
+  });
   std::set<std::string> mapped;
   for (const Mapping& mapping : table) mapped.insert(mapping.parameter);
   for (const Parameter& parameter : result.model.store->parameters()) {
     if (mapped.contains(parameter.name())) continue;
-    const std::string name =
+    std::string name =
         is_old(config) ? old_tensor_prefix + parameter.name() : transformers_name(parameter.name(), result.model);
+    if (is_bare && name.starts_with(base_model_prefix)) name.erase(0, base_model_prefix.size());
     table.push_back({parameter.name(), {{name, parameter.shape()}}});
   }
   const std::string_view carried = is_old(config) ? "" : carried_tensor_prefix;

@@ -218,7 +218,7 @@ std::string transformers_name(const std::string& parameter, const Model& model) 
   if (parameter.starts_with("prediction.") || parameter.starts_with("matching.")) return parameter;
   if (parameter.starts_with("classifier."))
     return model.settings.objective.learns_labels() ? parameter : "lm_head.weight";
-  std::string name = "model." + parameter;
+  std::string name = std::string(base_model_prefix) + parameter;
   constexpr std::string_view part = ".attention.", weight = ".weight";
   const std::size_t at = name.find(part);
   const std::string own = name.substr(at == std::string::npos ? name.size() : at + part.size());

@@ -4,6 +4,7 @@
 // names of tensors.
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -31,6 +32,9 @@ std::string transformers_card(const Model& model, const std::string& source,
                               const std::string& tokenizer_obstacle = {});
 inline constexpr const char* transformers_card_file = "README.md";
 inline constexpr const char* transformers_card_mark = "Written by `furlong export`.";
+
+/// What precedes the names of all tensors but those of heads.
+inline constexpr std::string_view base_model_prefix = "model.";
 
 /// Returns the name that modeling_furlong.py gives a parameter or buffer: "model.blocks.0.attention.mechanism.gate".
 std::string transformers_name(const std::string& parameter, const Model& model);

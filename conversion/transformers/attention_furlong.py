@@ -22,10 +22,12 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from .features_furlong import EMPTY, FeatureMap, Features, rotation, rows_of, windows_of
+from .features_furlong import EMPTY, FeatureMap, Features, rotation, rows_of, widened, windows_of
 
 UNDERFLOW = 1e-30  # products of normalized features below this have lost digits, and are summed again from logarithms
 SEGMENT = 4096  # tokens whose chunks are computed together
+# Buffers of linear attention. They stay in float32 beside weights in float16 (statistics are beyond it) or bfloat16.
+EXACT = ["directions", "query_center", "key_center", "scaling", "oprf_a", "statistics"]
 
 
 @dataclass
@@ -108,8 +110,8 @@ class LinearAttention(nn.Module):
         if config.position == "rotary" and config.rotary_placement == "numerator":
             self.rotary_base = config.rotary_base
         self.feature_map = FeatureMap(config)
-        buffer = lambda name, *shape: self.register_buffer(name, torch.zeros(*shape))
-        for name in ("directions", "query_center", "key_center", "scaling", "oprf_a"):
+        buffer = lambda name, *shape: self.register_buffer(name, torch.zeros(*shape, dtype=torch.float32))
+        for name in EXACT:
             self.register_buffer(name, None)
         if config.random_features > 0:
             buffer("directions", config.random_features, d)
@@ -132,10 +134,19 @@ class LinearAttention(nn.Module):
         if hybrid:
             self.gate = nn.Parameter(torch.zeros(heads))
 
+    def _apply(self, *args, **options):
+        exact = dict(self.named_buffers(recurse=False))
+        super()._apply(*args, **options)
+        for name, before in exact.items():
+            after = getattr(self, name)
+            if after.dtype in (torch.float16, torch.bfloat16):
+                setattr(self, name, before.to(after.device))
+        return self
+
     def forward(self, query, key, value, tokens, cache=None):
         """query [B, H, n, d], key and value [B, H_kv, n, d] -> [B, H, n, d]."""
         dtype = query.dtype
-        query, key, value = (x if x.dtype == torch.float64 else x.float() for x in (query, key, value))
+        query, key, value = (widened(x) for x in (query, key, value))
         key, value, mask, seen = joined(cache, key, value, tokens.mask)
         positions = torch.cat([cache["positions"], tokens.positions], 1) if cache else tokens.positions
         with torch.autocast(query.device.type, enabled=False):  # logarithms take no bfloat16

@@ -30,6 +30,8 @@ class FurlongCache:
 
     def __getitem__(self, layer):
         """generate of 4.x continues a cache after the tokens of its first key, [0][0].shape[2]."""
+        if layer >= len(self.layers):
+            raise IndexError(layer)  # ends iteration
         return (torch.empty(1, 1, self.seen, 0),)
 
     def reorder_cache(self, beams):

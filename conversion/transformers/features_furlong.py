@@ -12,6 +12,17 @@ from torch import nn
 EMPTY = -1e30  # the logarithm of nothing. Finite: -inf - -inf is NaN
 
 
+def widened(x):
+    """x in float32; in float64 if it is."""
+    return x if x.dtype == torch.float64 else x.float()
+
+
+def angles_of(positions, frequencies):
+    """Positions [B, n] times frequencies, a list [c], in float64 [B, n, c]; on the CPU for devices without it."""
+    device = torch.device("cpu") if positions.device.type == "mps" else positions.device
+    return positions.to(device)[..., None].double() * torch.tensor(frequencies, dtype=torch.float64, device=device)
+
+
 def rows_of(x, begin, end, fill=0.0):
     """Rows [begin, end) of x [..., n, c]. Those before 0 and from n on are `fill`."""
     n, count = x.shape[-2], max(end - begin, 0)
@@ -79,9 +90,8 @@ def larger_of_pairs(x):
 
 def rotation(positions, base, m, dtype):
     """Cosines and sines [B, 1, n, m/2] of position · base^(-2f/m)."""
-    f = torch.arange(m // 2, dtype=torch.float64, device=positions.device)
-    angles = positions[:, None, :, None].double() * base ** (-2 * f / m)
-    return angles.cos().to(dtype), angles.sin().to(dtype)
+    angles = angles_of(positions, [base ** (-2 * f / m) for f in range(m // 2)])[:, None]
+    return tuple(part.to(dtype).to(positions.device) for part in (angles.cos(), angles.sin()))
 
 
 def rotated(x, rotary):

@@ -3,12 +3,13 @@
 import torch
 import torch.nn.functional as F
 
+from .features_furlong import widened
+
 
 def cross_entropy(logits, labels, count=None):
     """Over labels other than -100: the mean, or the sum divided by `count`, those of all accumulated batches."""
-    wide = logits if logits.dtype == torch.float64 else logits.float()
     reduction = "mean" if count is None else "sum"
-    loss = F.cross_entropy(wide.flatten(0, -2), labels.flatten().to(logits.device), reduction=reduction)
+    loss = F.cross_entropy(widened(logits).flatten(0, -2), labels.flatten().to(logits.device), reduction=reduction)
     return loss if count is None else loss / count
 
 
@@ -16,8 +17,11 @@ def pooled(states, attention_mask, pooling):
     """States [B, n, d] -> [B, d]: those of the class token, or the mean over all tokens but padding."""
     if pooling == "class_token":
         return states[:, 0]
-    mask = torch.ones_like(states[..., 0]) if attention_mask is None else attention_mask.to(states.dtype)
-    return (states * mask[..., None]).sum(1) / mask.sum(1, keepdim=True).clamp(min=1)
+    wide = widened(states)  # the sum over a long text is beyond float16
+    if attention_mask is None:
+        return wide.mean(1).to(states.dtype)
+    mask = attention_mask.to(wide)
+    return ((wide * mask[..., None]).sum(1) / mask.sum(1, keepdim=True).clamp(min=1)).to(states.dtype)
 
 
 def pair_features(x):
@@ -41,7 +45,7 @@ def label_loss(x, labels, problem_type, mean, scale, count=None):
     sets = problem_type == "multi_label_classification" or (problem_type is None and labels.is_floating_point())
     if not regression and not sets:
         return cross_entropy(x, labels, count)
-    x = x if x.dtype == torch.float64 else x.float()
+    x = widened(x)
     labels = labels.to(x.device, x.dtype).reshape(x.shape)
     if regression:
         losses = F.mse_loss(x, (labels - mean) / scale, reduction="none")

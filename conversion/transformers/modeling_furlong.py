@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Optional
 
 import torch
@@ -18,10 +18,10 @@ from transformers.modeling_outputs import (
 )
 from transformers.utils import cached_file
 
-from .attention_furlong import make_mechanism, projection_weight
+from .attention_furlong import EXACT, make_mechanism, projection_weight
 from .cache_furlong import CACHE, FurlongCache
 from .configuration_furlong import FurlongConfig
-from .features_furlong import rotated
+from .features_furlong import angles_of, rotated, widened
 from .labels_furlong import cross_entropy, label_loss, mean_and_scale, pair_features, pooled
 
 VOCABULARY_FILE = "furlong_vocabulary.json"  # what token ids mean to Furlong
@@ -45,6 +45,12 @@ class Tokens:
     rotary: Optional[tuple]  # cosines and sines [B, 1, n, d_head / 2]
     shared_projection: Optional[torch.Tensor]  # Linformer's, if the model has only one
 
+    def to(self, device, **options):
+        """accelerate calls it where layers are on several devices."""
+        moved = lambda part: tuple(map(moved, part)) if isinstance(part, tuple) else part.to(device, **options)
+        parts = (getattr(self, field.name) for field in fields(self))
+        return Tokens(*(None if part is None else moved(part) for part in parts))
+
 
 class Norm(nn.Module):
     def __init__(self, config, width, kind=None, bias=None):
@@ -56,7 +62,7 @@ class Norm(nn.Module):
     def forward(self, x):
         if self.kind == "layernorm":
             return F.layer_norm(x, self.gain.shape, self.gain, self.bias, self.epsilon)
-        wide = x if x.dtype == torch.float64 else x.float()
+        wide = widened(x)
         wide = wide * (wide.square().mean(-1, keepdim=True) + self.epsilon).rsqrt()
         x = wide.to(x.dtype) * self.gain
         return x if self.bias is None else x + self.bias
@@ -161,6 +167,7 @@ class FurlongPreTrainedModel(PreTrainedModel):
     _no_split_modules = ["Block"]
     _supports_sdpa = True
     _is_stateful = True  # a state cannot take tokens back
+    _keep_in_fp32_modules = _keep_in_fp32_modules_strict = EXACT
     _keys_to_ignore_on_load_unexpected = [r"^carried\."]  # tensors of the original model, for `furlong convert`
 
     def _init_weights(self, module):
@@ -259,6 +266,7 @@ class FurlongModel(FurlongPreTrainedModel):
             x = (x * (0.88 / shown.clamp(min=1e-6))[:, None, None]).masked_fill(hidden[..., None], 0)
         tokens = self.tokens(x, mask, position_ids, 0 if cache is None else cache.seen)
         x = self.embedded(x, tokens.positions, token_type_ids)
+        wanted = config.output_hidden_states if output_hidden_states is None else output_hidden_states
         states = [x]
         for layer in range(config.num_hidden_layers):
             block = self.blocks[0 if config.shared_layers else layer]
@@ -266,13 +274,13 @@ class FurlongModel(FurlongPreTrainedModel):
                 x = self._gradient_checkpointing_func(block.__call__, x, tokens)
             else:
                 x = block(x, tokens, None if cache is None else cache.layers[layer])
-            states.append(x)
+            if wanted:
+                states.append(x)
         if cache is not None:
             cache.seen += n
         if self.final_norm is not None:
-            x = states[-1] = self.final_norm(x)
-        wanted = config.output_hidden_states if output_hidden_states is None else output_hidden_states
-        output = BaseModelOutputWithPast(x, cache, tuple(states) if wanted else None)
+            x = self.final_norm(x)
+        output = BaseModelOutputWithPast(x, cache, (*states[:-1], x) if wanted else None)
         return output if return_dict is None or return_dict else output.to_tuple()
 
     def tokens(self, x, mask, positions, seen):
@@ -285,10 +293,9 @@ class FurlongModel(FurlongPreTrainedModel):
         positions = positions.expand(len(x), -1)
         rotary = None
         if config.position == "rotary" and config.rotary_placement == "before_features":
-            frequencies = torch.tensor(config.rotary_frequencies, dtype=torch.float64, device=x.device)
-            angles = positions[:, None, :, None].double() * frequencies
+            angles = angles_of(positions, config.rotary_frequencies)[:, None]
             factor, dtype = config.rotary_attention_factor, torch.promote_types(x.dtype, torch.float32)
-            rotary = (factor * angles.cos()).to(dtype), (factor * angles.sin()).to(dtype)
+            rotary = tuple((factor * part).to(dtype).to(x.device) for part in (angles.cos(), angles.sin()))
         shared = None if self.attention is None else self.attention["sequence_projection"]
         return Tokens(mask, positions, rotary, shared)
 
@@ -297,10 +304,9 @@ class FurlongModel(FurlongPreTrainedModel):
             x = x + self.position_embedding(positions)
         if self.config.position == "sinusoidal":
             width = x.shape[-1]
-            i = torch.arange(0, width, 2, dtype=torch.float64, device=x.device)
-            angles = positions[..., None].double() * 10000 ** (-i / width)
+            angles = angles_of(positions, [10000 ** (-i / width) for i in range(0, width, 2)])
             table = torch.stack([angles.sin(), angles.cos()], -1).flatten(-2)[..., :width]
-            x = x + table.to(x.dtype)
+            x = x + table.to(x.dtype).to(x.device)
         if self.segment_embedding is not None:
             x = x + self.segment_embedding(torch.zeros_like(positions) if segments is None else segments)
         if self.embedding_norm is not None:
@@ -364,6 +370,8 @@ class FurlongForCausalLM(FurlongTokenModel, GenerationMixin):
         **inputs,  # of FurlongModel
     ):
         """labels [B, n] are the input ids themselves: token t is compared with what was predicted at t - 1."""
+        if labels is not None:
+            inputs.setdefault("use_cache", False)  # Trainer gathers what evaluation returns
         outputs = self.model(input_ids, attention_mask, position_ids, token_type_ids, **inputs)
         logits = self.logits(outputs.last_hidden_state[:, -logits_to_keep:])
         loss = None if labels is None else cross_entropy(logits[:, :-1], labels[:, 1:], num_items_in_batch)
@@ -383,7 +391,7 @@ class FurlongForCausalLM(FurlongTokenModel, GenerationMixin):
         """The tokens that the cache has not seen. Left padding moves positions: the first real token is at 0."""
         cache = past_key_values if cache is None else cache
         seen = cache.seen if isinstance(cache, FurlongCache) else 0
-        inputs = {"cache": cache, "attention_mask": attention_mask, "use_cache": use_cache}
+        inputs = {"cache": cache, "attention_mask": attention_mask, "use_cache": use_cache, "logits_to_keep": 1}
         if attention_mask is not None:
             inputs["position_ids"] = (attention_mask.long().cumsum(-1) - 1).clamp(min=0)[:, seen:]
         if inputs_embeds is not None and seen == 0:
@@ -444,7 +452,8 @@ class FurlongLabelModel(FurlongPreTrainedModel):
 class FurlongForSequenceClassification(FurlongLabelModel):
     """
     Logits [B, labels]; of a model of pairs [B / 2, labels], rows 2i and 2i + 1 of the batch being a pair. With
-    config.label_scales logits and labels are numbers in the units of the data, which the loss compares scaled.
+    config.label_scales logits and labels are numbers in the units of the data, which the loss compares scaled. Such
+    logits are in float32 at least: a year has too many digits for bfloat16.
     """
 
     output_type = SequenceClassifierOutput
@@ -454,6 +463,7 @@ class FurlongForSequenceClassification(FurlongLabelModel):
         if self.matching is not None:
             x = F.gelu(self.matching(pair_features(x)))
         logits = self.classifier(self.dropout(x))
+        logits = widened(logits) if self.config.label_scales else logits
         mean, scale = mean_and_scale(self.config.label_scales, logits)
         loss = None if labels is None else label_loss(logits, labels, self.config.problem_type, mean, scale, count)
         return loss, logits * scale + mean

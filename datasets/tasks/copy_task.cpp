@@ -1,6 +1,7 @@
 #include "datasets/tasks/copy_task.h"
 
 #include <limits>
+#include <numeric>
 
 #include "framework/core/error.h"
 #include "framework/core/random.h"
@@ -67,7 +68,8 @@ Batch CopyTask::make_batch(std::uint64_t first, std::int64_t samples, std::uint6
   made.lengths.assign(static_cast<std::size_t>(samples), 0);
   for (std::int64_t row = 0; row < samples && first + static_cast<std::uint64_t>(row) < end; ++row)
     make_sample(first + static_cast<std::uint64_t>(row), made, row);
-  made.n_tokens = made.n_targets;
+  made.n_tokens =
+      options_.hidden_as ? std::accumulate(made.lengths.begin(), made.lengths.end(), std::int64_t{0}) : made.n_targets;
   return made;
 }
 

@@ -23,7 +23,8 @@ struct GradientCheckResult {
 /// The output, of any shape, is projected on a fixed random direction. The projection is differentiated with respect to
 /// every element of every input (float64, all on one device). The truncation error is h^4 |f^(5)| / 30 and the rounding
 /// error about 1e-16 |f| / h: near 1e-13 for values of order 1 at the default step. Inputs must lie more than 2h from
-/// any point at which `function` is not smooth. Throws ContractError if an input is not float64.
+/// any point at which `function` is not smooth. The gradient is computed once more with two calls of `function` on the
+/// same inputs, where each gradient is added to an earlier one. Throws ContractError if an input is not float64.
 GradientCheckResult check_gradients(const CheckedFunction& function, const std::vector<Tensor>& inputs,
                                     double step = 1e-3);
 

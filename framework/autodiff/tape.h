@@ -45,6 +45,7 @@ class Tape {
  public:
   /// `stream`: the stream on which ops and backward run their work. On a GPU, neither waits for it.
   explicit Tape(Stream stream) : stream_(stream) {}
+  ~Tape() { clear(); }
   Tape(const Tape&) = delete;
   Tape& operator=(const Tape&) = delete;
 

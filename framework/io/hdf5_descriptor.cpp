@@ -135,6 +135,10 @@ herr_t furlong_driver_set_eoa(H5FD_t* file, H5FD_mem_t, haddr_t address) {
 haddr_t furlong_driver_get_eof(const H5FD_t* file, H5FD_mem_t) { return own(file).end_of_file; }
 
 herr_t furlong_driver_read(H5FD_t* file, H5FD_mem_t, hid_t, haddr_t address, size_t size, void* buffer) {
+  // In a damaged file, the base address and an address in the file can add up to more than a file can have. That is no
+  // failure of the machine.
+  constexpr haddr_t most = std::numeric_limits<off_t>::max();
+  if (address > most || size > most - address) return -1;
   return own(file).io->read_at(address, buffer, size) ? 0 : -1;
 }
 

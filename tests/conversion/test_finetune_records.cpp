@@ -22,8 +22,10 @@ using testing::message_of;
 class FinetuneRecords : public testing::FinetuneTest {
  protected:
   static std::vector<std::string> short_stages(const std::string& stages) {
-    return {"finetune.stages=" + stages, "finetune.benchmark_lengths=[]", "finetune.attention_transfer.max_steps=4",
-            "finetune.distillation.max_steps=5"};
+    std::vector<std::string> keys{"finetune.stages=" + stages, "finetune.benchmark_lengths=[]",
+                                  "finetune.attention_transfer.max_steps=4"};
+    if (stages.find("distillation") != std::string::npos) keys.push_back("finetune.distillation.max_steps=5");
+    return keys;
   }
   Json recovery(const std::string& name = "recovery.json") const { return Json::parse(content(path("run/" + name))); }
   FinetuneResult looked(const std::string& attention, const std::vector<std::string>& overrides) const {
@@ -48,6 +50,15 @@ TEST_F(FinetuneRecords, RecoveryRecordsStageSettings) {
   EXPECT_EQ(distillation["trainer"]["max_steps"], 5);
   EXPECT_EQ(distillation["optimizer"]["learning_rate"], 0.003);
   EXPECT_EQ(distillation["data"]["batch_size"], 2);
+}
+
+TEST_F(FinetuneRecords, LayerWiseTransferDoesNotStopEarly) {
+  std::vector<std::string> overrides = short_stages("[attention_transfer, distillation]");
+  overrides.insert(overrides.end(), {"teacher.layers=layer_wise", "trainer.early_stopping_patience=3"});
+  const auto stages =
+      plan_finetune(options(config(testing::performer_attention), overrides), checkpoint_of(path("teacher"))).stages;
+  EXPECT_EQ(stages[0].settings.settings.trainer.early_stopping_patience, 0);
+  EXPECT_EQ(stages[1].settings.settings.trainer.early_stopping_patience, 3);
 }
 
 TEST_F(FinetuneRecords, WritesFewerStagesToAnotherFile) {

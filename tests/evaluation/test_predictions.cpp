@@ -194,11 +194,12 @@ TEST_F(PredictionsTest, FileHasTheLossOfEachRow) {
   const TokenizedDataset data =
       TokenizedDataset::open(testing::write_store(path("text.h5"), testing::synthetic_text(300), "0.5,0.5,0"));
   Model model = testing::sequence_model(data.vocabulary(), {"model.attention.mechanism=softmax"});
-  for (const std::string name : {"rows.tsv", "rows.jsonl"}) {
+  for (const auto& [name, batch_size] : {std::pair{"rows.tsv", 2}, {"rows.jsonl", 1000}}) {
     PredictionFile file(path(name));
     const Evaluation found =
-        evaluate(model, data, Split::validation, 32, 2, 0, {}, {},
+        evaluate(model, data, Split::validation, 32, batch_size, 0, {}, {},
                  [&](std::uint64_t first, const Batch& batch, const ops::CrossEntropyResult& result) {
+                   EXPECT_LE(batch.batch, 5) << "no rows beyond the split";
                    file.write_rows(first, batch, doubles_of(result.row_losses));
                  });
     file.commit();

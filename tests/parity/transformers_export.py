@@ -5,9 +5,10 @@ For each of a table of small models, whose weights are random:
   - AutoModel* loads the directory. Its logits in float64 are within 1e-6 of `furlong logits --dtype float64`. In
     float32 the two are within 1e-4, or Furlong's float32 is no farther from float64 than twice PyTorch's.
   - A decoder generates the same 200 greedy tokens with and without a cache, and from a prompt with left padding; with a
-    cache it computes each token once.
+    cache it computes each token once, and of the prompt the last logits only.
   - Logits are the same in segments of 64 tokens, and of each row without padding; rows of padding alone and bfloat16
     give finite ones.
+  - Random projections and constants of attention are those of the file in float16 and bfloat16, too.
   - Gradients are the same with gradient checkpointing, and over two batches that Trainer accumulates.
   - `furlong convert` reads the directory back bit for bit.
   - 20 steps of Trainer lower the loss. `furlong convert` reads what Trainer saved bit for bit, and Furlong's logits of
@@ -230,12 +231,15 @@ def check_generation(model):
     """200 greedy tokens with and without a cache, and after padding on the left."""
     prompt = torch.tensor([[5, 17, 3, 44, 8, 21, 9]])
     options = dict(do_sample=False, max_new_tokens=200, eos_token_id=None, pad_token_id=0)
-    widths = []
-    embeddings = model.get_input_embeddings()
-    hook = embeddings.register_forward_pre_hook(lambda module, inputs: widths.append(inputs[0].shape[1]))
+    widths = {}
+    count = lambda module, inputs: widths.setdefault(module, []).append(inputs[0].shape[1])
+    hooks = [part.register_forward_pre_hook(count) for part in (model.get_input_embeddings(), model.lm_head)]
     cached = model.generate(prompt, attention_mask=torch.ones_like(prompt), use_cache=True, **options)
-    hook.remove()
-    assert widths == [prompt.shape[1]] + [1] * 199, "generation with a cache computes earlier tokens again"
+    for hook in hooks:
+        hook.remove()
+    tokens, logits = (widths[part] for part in (model.get_input_embeddings(), model.lm_head))
+    assert tokens == [prompt.shape[1]] + [1] * 199, "generation with a cache computes earlier tokens again"
+    assert logits == [1] * 200, "generation computes the logits of the whole prompt"
     plain = model.generate(prompt, attention_mask=torch.ones_like(prompt), use_cache=False, **options)
     assert cached.shape[1] == prompt.shape[1] + 200, f"{cached.shape[1]} tokens"
     assert torch.equal(cached, plain), f"{int((cached != plain).sum())} tokens differ without a cache"
@@ -252,9 +256,33 @@ def check_generation(model):
     ), "other beams without a cache"
     with torch.no_grad():
         past = model(prompt, use_cache=True)[1]  # of logits and cache
+        assert len(model(prompt, labels=prompt)) == 2, "an evaluation returns a cache, which Trainer cannot gather"
+    assert len(list(past)) == model.config.num_hidden_layers, "the cache is no sequence of layers"
     options["max_new_tokens"] = 5
     again = model.generate(cached[:, :12], attention_mask=torch.ones(1, 12), **{cache_name(model): past}, **options)
     assert torch.equal(again, cached[:, :17]), "other tokens from a given cache"
+
+
+def check_types(folder, loader):
+    """Weights in 16 bits, loaded so and converted: what is float32 in the file stays as it is."""
+    for dtype in (torch.float16, torch.bfloat16):
+        for model in (loaded(folder, loader, dtype), loaded(folder, loader, torch.float32).to(dtype)):
+            found = model.state_dict()
+            exact = sys.modules[type(model).__module__].EXACT
+            for name, tensor in load_file(folder / "model.safetensors").items():
+                if name.split(".")[-1] in exact:
+                    name = name if name in found else name.removeprefix("model.")
+                    assert torch.equal(found[name], tensor), f"{name}: other values in {dtype}"
+            assert next(model.parameters()).dtype == dtype
+
+
+def check_devices(model):
+    """What layers share follows them to another device, as accelerate moves it."""
+    trunk = getattr(model, "model", model)
+    x = trunk.get_input_embeddings()(torch.tensor([[1, 2, 3]]))
+    moved = trunk.tokens(x, torch.ones(1, 3).bool(), None, 0).to("meta", non_blocking=True)
+    for part in (moved.mask, moved.positions, *(moved.rotary or ())):
+        assert part.device.type == "meta", "what layers share stays on its device"
 
 
 def batch_for(model, config):
@@ -428,19 +456,29 @@ def check(program, name, row, work):
     assert far["float64"] <= 1e-6, "float64 differs"
     assert far["float32"] <= 1e-4 or far["furlong"] <= 2 * far["pytorch"], "float32 differs"
     bfloat = of_transformers(loaded(folder, loader, torch.bfloat16), inputs)
-    assert bfloat.dtype == torch.bfloat16 and bool(bfloat.isfinite().all()), "bfloat16 is not finite"
+    expected = torch.float32 if labels and config.label_scales else torch.bfloat16  # in the units of the data
+    assert bfloat.dtype == expected and bool(bfloat.isfinite().all()), "bfloat16 is not finite"
+    check_types(folder, loader)
+    check_devices(model)
+    if labels:
+        long_text = torch.full((1, 8192, 1), 9.0, dtype=torch.float16)
+        assert float(sys.modules[type(model).__module__].pooled(long_text, None, "mean")) == 9, "the mean is not finite"
     if kind == "FurlongForCausalLM":
         check_generation(model)
         print("; 200 tokens equal", end="", flush=True)
     batch = batch_for(model, config)
+    back, again = work / "after.h5", work / "after"
     if batch is None:
+        loaded(folder, loader, torch.float32).save_pretrained(work / "saved")
+        furlong(program, "convert", work / "saved", back)
+        furlong(program, "export", back, again)
+        same_tensors(folder, again)
         print("; base model alone; back bit for bit", flush=True)
         return
     check_checkpointing(model, batch)
     check_accumulation(model, batch)
     before, after, saved = train(folder, loader, batch, work)
     assert after < before, f"the loss rose from {before} to {after}"
-    back, again = work / "after.h5", work / "after"
     furlong(program, "convert", saved, back)
     furlong(program, "export", back, again)
     n = same_tensors(saved, again)

@@ -61,7 +61,8 @@ void add_stage_keys(config::Table& t, const std::string& stage, const std::strin
                             const char* of_all) -> config::Key& {
     return t.key(path + "." + name, target, unit, std::string(of_all) + " in this stage")
         .zero_means(of_all)
-        .only_with("finetune.source");
+        .only_with("finetune.source")
+        .only_with("finetune.stages", {stage});
   };
   of_stage("max_steps", &s.max_steps, "steps", "trainer.max_steps").within(1, 1e12);
   of_stage("learning_rate", &s.learning_rate, "", "optimizer.learning_rate").above(0).below(100);
@@ -207,7 +208,8 @@ void add_trainer_keys(config::Table& t, TrainerSettings& r) {
                     "maps {}",
                     config::join(counted_maps, ", ")));
   t.key("trainer.early_stopping_patience", &r.early_stopping_patience, "",
-        "stop after this many validations in a row without a new lowest loss")
+        "stop after this many validations in a row without a new lowest loss; layer-wise attention transfer does not "
+        "stop early")
       .within(1, 1e12)
       .zero_means("off")
       .only_with("trainer.validate_every")
@@ -217,7 +219,8 @@ void add_trainer_keys(config::Table& t, TrainerSettings& r) {
         "included); the first 16 steps, layer-wise of each layer, are never skipped")
       .above(1)
       .zero_means("off");
-  t.key("trainer.sample_tokens", &r.sample_tokens, "", "tokens to generate after training")
+  t.key("trainer.sample_tokens", &r.sample_tokens, "",
+        "tokens to generate after furlong train; furlong finetune and furlong sweep print no sample")
       .within(1, 1e9)
       .zero_means("no sample")
       .only_with("model.architecture", {"decoder"})

@@ -52,6 +52,15 @@ void check_sample(const Settings& settings, const Vocabulary& vocabulary) {
 void check_against_data(const LoadedSettings& loaded, const Dataset& data) {
   const Settings& settings = loaded.settings;
   const Vocabulary& vocabulary = data.vocabulary();
+  with_key(loaded, "trainer.early_stopping_patience", [&] {
+    const TeacherSettings& teacher = settings.teacher;
+    // Each layer has its own schedule: a plateau is no reason to leave out later layers.
+    if (settings.trainer.early_stopping_patience > 0 && teacher.is_attention_transfer() &&
+        teacher.layers == "layer_wise")
+      throw UserError(
+          "cannot be combined with teacher.layers: layer_wise, because later layers would not be trained; remove it, "
+          "or set teacher.layers: joint");
+  });
   with_key(loaded, "model.vocabulary_size", [&] { vocabulary_size(settings, vocabulary); });
   if (!settings.teacher.is_attention_transfer())
     with_key(loaded, "model.prediction_head", [&] {

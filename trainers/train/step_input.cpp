@@ -12,12 +12,12 @@ bool pads_to_longest(const Settings& settings) {
          (settings.data.sampler == "documents" || settings.objective.learns_labels());
 }
 
-/// Returns whether the teacher's loss needs compared_tokens(). In attention transfer only segments and the last window
-/// of a pass do: their padding is not masked.
+/// Returns whether the teacher's loss needs compared_tokens(). In attention transfer only segments, the last window of
+/// a pass and rows of the copy task do: their padding is not masked.
 bool compares_tokens(const Settings& settings) {
-  const std::string& sampler = settings.data.sampler;
-  return settings.teacher.has_loss() &&
-         (!settings.teacher.is_attention_transfer() || sampler == "stream" || sampler == "sequential");
+  const DataSettings& data = settings.data;
+  return settings.teacher.has_loss() && (!settings.teacher.is_attention_transfer() || data.sampler == "stream" ||
+                                         data.sampler == "sequential" || data.task == "copy");
 }
 
 }  // namespace

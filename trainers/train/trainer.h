@@ -106,7 +106,7 @@ class Trainer {
   void gradients(const std::vector<Batch>& batches, bool checks);
   [[noreturn]] void throw_non_finite(const std::vector<Batch>& batches, double loss, double gradient_norm);
   void put_state(CheckpointSink& file, std::string_view metrics) const;
-  void load_recurrent_state(const CheckpointReader& checkpoint, const Settings& before);
+  void load_recurrent_state(const CheckpointReader& checkpoint, bool starts_empty);
 
   const Dataset& data_;
   mutable std::string data_fingerprint_;  // from the first checkpoint on

@@ -276,20 +276,22 @@ void Trainer::load(const CheckpointReader& checkpoint) {
   origin_ = CheckpointOrigin::read(checkpoint);
   input_.continue_at(static_cast<std::uint64_t>(counter(checkpoint, "sampler_counter")));
   early_stopping_.load(checkpoint);
-  load_recurrent_state(checkpoint, before);
-  outliers_.load(checkpoint);
-  // The norms may be those of another layer.
-  if (teacher_ && teacher_->layer_interval(steps_) && before.trainer.max_steps != model_.settings.trainer.max_steps)
-    outliers_.forget();
-}
-
-void Trainer::load_recurrent_state(const CheckpointReader& checkpoint, const Settings& before) {
-  if (recurrent_states_.empty()) return;
   const Settings& now = model_.settings;
   const DataSettings &then = before.data, &data = now.data;
-  const bool is_other_data = was_trained_on_other_data(checkpoint, data_).value_or(then.dataset != data.dataset);
-  if (!then.stateful || is_other_data || then.sequence_length != data.sequence_length ||
-      then.batch_size != data.batch_size || before.trainer.gradient_accumulation != now.trainer.gradient_accumulation) {
+  const bool has_other_batches = was_trained_on_other_data(checkpoint, data_).value_or(then.dataset != data.dataset) ||
+                                 then.sequence_length != data.sequence_length || then.batch_size != data.batch_size ||
+                                 before.trainer.gradient_accumulation != now.trainer.gradient_accumulation;
+  load_recurrent_state(checkpoint, has_other_batches || !then.stateful);
+  outliers_.load(checkpoint);
+  // The norms of smaller batches are larger, and the norms may be those of another layer.
+  const bool has_other_intervals =
+      teacher_ && teacher_->layer_interval(steps_) && before.trainer.max_steps != now.trainer.max_steps;
+  if (has_other_batches || has_other_intervals) outliers_.forget();
+}
+
+void Trainer::load_recurrent_state(const CheckpointReader& checkpoint, bool starts_empty) {
+  if (recurrent_states_.empty()) return;
+  if (starts_empty) {
     log_warn("{}: the data or the shape of batches differs from the checkpoint's; recurrent states start empty",
              checkpoint.path().string());
     return;

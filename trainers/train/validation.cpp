@@ -165,6 +165,9 @@ Evaluation evaluate(Model& model, const Dataset& data, Split split, std::int64_t
                     const BatchObserver& observe) {
   const auto source =
       evaluation_source(model.settings, model.vocabulary, data, split, sequence_length, batch_size, max_batches);
+  // Rows beyond the split are padding. Ranks share the rows of the whole batch; streams need all of them.
+  if (!share.group() && model.settings.data.sampler != "stream")
+    batch_size = std::clamp<std::int64_t>(static_cast<std::int64_t>(source->n_samples()), 1, batch_size);
   const Evaluation result = evaluate(model, *source,
                                      {.batch_size = batch_size,
                                       .max_batches = max_batches,

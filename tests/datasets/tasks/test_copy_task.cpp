@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <numeric>
 #include <set>
 
 #include "framework/core/error.h"
@@ -47,6 +48,15 @@ TEST(CopyTask, SampleIsMarkerSymbolsSeparatorSymbols) {
   const std::string text = Vocabulary::copy(10).decode(std::span(batch.inputs).first(16));
   EXPECT_EQ(text.substr(0, 1) + text.substr(8, 1), "<=");
   EXPECT_EQ(text.substr(1, 7), text.substr(9));
+}
+
+TEST(CopyTask, MaskedTokensCountAllTokensButPadding) {
+  CopyTaskOptions masked = options(16, 2);
+  masked.hidden_as = 12;
+  const Batch batch = CopyTask(masked).batch(0, 6);
+  EXPECT_EQ(batch.n_tokens, std::accumulate(batch.lengths.begin(), batch.lengths.end(), 0));
+  EXPECT_EQ(batch.n_tokens, 2 * batch.n_targets + 2 * 6);
+  EXPECT_LT(batch.n_tokens, 6 * 16);
 }
 
 TEST(CopyTask, SampleDependsOnlyOnSeedSplitAndIndex) {

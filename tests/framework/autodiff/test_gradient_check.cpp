@@ -7,21 +7,29 @@
 namespace furlong {
 namespace {
 
-/// sum_j x_j^3 y_j as one number, with d_x multiplied by `factor`: 1 is correct, any other value is a planted fault.
-Variable cubic(Tape& tape, const std::vector<Variable>& inputs, double factor, std::int64_t wrong_element = -1) {
+/// sum_j x_j^3 y_j as one number, with d_x multiplied by `factor`: 1 is correct, any other value is a planted fault,
+/// and so is `adds` = false, with which d_y overwrites what it should be added to.
+Variable cubic(Tape& tape, const std::vector<Variable>& inputs, double factor, std::int64_t wrong_element = -1,
+               bool adds = true) {
   const Tensor x = inputs[0].value(), y = inputs[1].value();
   const auto a = x.to_vector<double>(), b = y.to_vector<double>();
   double sum = 0;
   for (std::size_t i = 0; i < a.size(); ++i) sum += a[i] * a[i] * a[i] * b[i];
   return tape.record_one(
-      "cubic", inputs, Tensor::from<double>({sum}, {1}), {x, y}, [factor, wrong_element](BackwardContext& context) {
+      "cubic", inputs, Tensor::from<double>({sum}, {1}), {x, y},
+      [factor, wrong_element, adds](BackwardContext& context) {
         const double d_output = context.d_output().data<double>()[0];
         const auto a = context.saved(0).to_vector<double>(), b = context.saved(1).to_vector<double>();
         const GradientTarget d_x = context.d_input(0), d_y = context.d_input(1);
+        const auto put = [](const GradientTarget& target, std::size_t i, double value, bool adds) {
+          if (!target.wanted()) return;
+          double& element = target.tensor.data<double>()[i];
+          element = value + (adds && target.accumulates() ? element : 0);
+        };
         for (std::size_t i = 0; i < a.size(); ++i) {
           const double scale = wrong_element < 0 || wrong_element == static_cast<std::int64_t>(i) ? factor : 1.0;
-          d_x.tensor.data<double>()[i] = scale * d_output * 3 * a[i] * a[i] * b[i];
-          if (d_y.wanted()) d_y.tensor.data<double>()[i] = d_output * a[i] * a[i] * a[i];
+          put(d_x, i, scale * d_output * 3 * a[i] * a[i] * b[i], true);
+          put(d_y, i, d_output * a[i] * a[i] * a[i], adds);
         }
       });
 }
@@ -61,6 +69,14 @@ TEST(GradientCheck, DetectsMissingGradient) {
   const auto result = check_gradients(omits_y_gradient, inputs());
   EXPECT_NEAR(result.worst_relative_error, 1.0, 1e-9);
   EXPECT_EQ(result.where.find("input 1"), 0u) << result.where;
+}
+
+TEST(GradientCheck, DetectsGradientThatOverwritesAnEarlierOne) {
+  const auto overwrites = [](Tape& tape, const auto& in) { return cubic(tape, in, 1.0, -1, false); };
+  const auto result = check_gradients(overwrites, inputs());
+  EXPECT_NEAR(result.worst_relative_error, 0.5, 1e-9);
+  EXPECT_EQ(result.where.find("input 1"), 0u) << result.where;
+  EXPECT_NE(result.where.find("two calls"), std::string::npos) << result.where;
 }
 
 TEST(GradientCheck, RejectsNonDoubleInputs) {

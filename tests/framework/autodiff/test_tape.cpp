@@ -343,13 +343,18 @@ TEST(TapeFinal, UseWithoutGradientStillCompletes) {
   EXPECT_FALSE(weight.gradient().defined());
 }
 
-TEST(TapeFinal, ClearDropsUsesWithoutCallback) {
+TEST(TapeFinal, ClearAndDestructorDropUsesWithoutCallback) {
   Tape tape(Stream{});
   const Variable weight = Variable::leaf(vector_of({2}));
   int finals = 0;
   weight.slot()->on_final = [&] { ++finals; };
   square(tape, weight);
   tape.clear();
+  {
+    Tape other(Stream{});
+    square(other, weight);
+    EXPECT_EQ(weight.slot()->open_uses, 1);
+  }
   EXPECT_EQ(finals, 0);
   EXPECT_EQ(weight.slot()->open_uses, 0);
   backward_with_ones(tape, square(tape, weight));

@@ -45,6 +45,11 @@ inline std::vector<double> normal_values(std::int64_t n, std::string_view stream
 
 using reference::tensor_of;
 
+/// Fills memory that the next tensor of this size probably gets, so that a test notices if it is not written.
+inline void fill_freed_memory(std::int64_t n, DType dtype) {
+  tensor_of(std::vector<double>(static_cast<std::size_t>(n), 7.0), {n}, dtype);
+}
+
 inline std::vector<double> values_of(const Tensor& tensor) {
   std::vector<double> values;
   ops::with_float_type(tensor.dtype(), "values_of", [&]<class T>(std::type_identity<T>) {

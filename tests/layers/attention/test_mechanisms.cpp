@@ -232,11 +232,8 @@ TEST(HeadConstants, OprfConstantMatchesPairwiseDefinition) {
 }
 
 TEST(HeadConstants, DegenerateMomentsGiveFiniteConstants) {
-  HeadMoments moments{{0, 1, 0}, {0, 0, 0}, {0, 1, 1e-30}, {1, 0, 1e30}};
-  const std::vector<double> scaling = saderf_scaling(moments, false);
-  EXPECT_EQ(scaling[0], 1);
-  EXPECT_EQ(scaling[1], 1);
-  EXPECT_EQ(scaling[2], 64);
+  const HeadMoments moments{{0, 1, 0, 0}, {0, 0, 0, 0}, {0, 1, 1e-30, 1e30}, {1, 0, 1e30, 1e-30}};
+  EXPECT_EQ(saderf_scaling(moments, false), (std::vector<double>{1, 1, 64, 1.0 / 64}));
   EXPECT_EQ(oprf_constant({{0}, {0}, {0}, {0}}, false, nullptr), 0);
 }
 

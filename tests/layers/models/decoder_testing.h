@@ -46,7 +46,7 @@ inline std::vector<Attending> all_attending() {
     }
     for (const ops::FeatureMapInfo& map : ops::feature_maps()) all.push_back({name, map.name});
   }
-  for (const char* option : {"unnormalized", "constants", "window", "heads", "layers", "rotated"})
+  for (const char* option : {"unnormalized", "constants", "window", "heads", "recurrent_heads", "layers", "rotated"})
     all.push_back({"linear", "favor_positive", option});
   all.push_back({"linear", "oprf", "constants"});
   return all;
@@ -101,7 +101,7 @@ inline ModelConfig small_config(const Attending& attending, Position position, s
   if (!attending.feature_map.empty()) config.attention.feature_map = attending.feature_map;
   config.attention.n_features = 10;
   config.attention.chunk_size = 4;
-  if (attending.mechanism == "windowed") config.attention.softmax_window = 6;
+  if (attending.mechanism == "windowed" || attending.option == "recurrent_heads") config.attention.softmax_window = 6;
   if (attending.option == "window") config.attention.window = 6;
   if (attending.option == "unnormalized") config.attention.normalizer = ops::Normalizer::rms;
   if (attending.option == "constants") {
@@ -130,6 +130,10 @@ inline ModelConfig small_config(const Attending& attending, Position position, s
   if (attending.option == "heads") {
     config.attention.head_mechanisms = {"softmax", "linear"};
     if (style == Style::llama) config.attention.head_mechanisms = {"linear", "linear", "softmax", "softmax"};
+  }
+  if (attending.option == "recurrent_heads") {
+    config.attention.head_mechanisms = {"linear", "windowed"};
+    if (style == Style::llama) config.attention.head_mechanisms = {"windowed", "windowed", "linear", "linear"};
   }
   return config;
 }

@@ -91,8 +91,14 @@ std::vector<double> hidden_under(TestEncoder& model, const Tensor& tokens, const
   return doubles(model.encoder.hidden(context, tokens).value());
 }
 
+std::vector<Attending> all_encoders() {
+  std::vector<Attending> all = all_attending();
+  all.push_back({"linformer", ""});
+  return all;
+}
+
 class EveryEncoder : public ::testing::TestWithParam<Attending> {};
-INSTANTIATE_TEST_SUITE_P(AllNames, EveryEncoder, ::testing::ValuesIn(all_attending()),
+INSTANTIATE_TEST_SUITE_P(AllNames, EveryEncoder, ::testing::ValuesIn(all_encoders()),
                          [](const auto& instance) { return instance.param.name(); });
 
 TEST_P(EveryEncoder, AttendsInBothDirections) {

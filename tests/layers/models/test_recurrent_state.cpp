@@ -170,6 +170,22 @@ TEST(StatefulTraining, RejectsGrowingStates) {
   }
 }
 
+TEST(StatefulTraining, TokenCountsBeyond32BitsAreSavedWhole) {
+  TestModel model(small_config({"linear", "elu1"}, Position::rotary, 0, Style::llama), DType::float32);
+  GenerationState state = model.decoder.new_state(1, 18);
+  int counts = 0;
+  for (const bool sets : {true, false}) {
+    state.visit([&](const std::string& name, Tensor& tensor) {
+      if (!name.ends_with(".tokens")) return;
+      const Tensor wanted = Tensor::from(std::vector<std::int32_t>{5 + counts % 2, 3}, {2});
+      if (sets) tensor = wanted;
+      EXPECT_EQ(tensor.to_vector<std::int32_t>(), wanted.to_vector<std::int32_t>()) << name;
+      ++counts;
+    });
+  }
+  EXPECT_EQ(counts, 4);  // of two layers, twice
+}
+
 TEST(StatefulTraining, AlternatingSequencesHaveSeparateStates) {
   // Two sequences whose segments alternate give the same results as separate runs.
   const ModelConfig config = small_config({"linear", "favor_positive"}, Position::rotary, 4, Style::llama);

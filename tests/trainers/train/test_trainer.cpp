@@ -361,6 +361,23 @@ TEST_F(TrainerTest, OutlierStepChangesNothing) {
   EXPECT_FALSE(plain.step().skipped);
 }
 
+// Gradients of smaller batches have larger norms.
+TEST_F(TrainerTest, NormsOfOtherBatchesMakeNoOutliers) {
+  const std::vector<std::string> filter{"trainer.skip_outlier_factor=4", "optimizer.learning_rate=1e-4",
+                                        "trainer.max_steps=100"};
+  Trainer t = trainer(filter);
+  for (int step = 0; step < 20; ++step) t.step();
+  t.save(path("c.h5"));
+  for (const char* change :
+       {"trainer.max_steps=99", "data.batch_size=1", "data.sequence_length=8", "trainer.gradient_accumulation=3"}) {
+    Trainer resumed = trainer(testing::with(filter, {change}));
+    resumed.load(CheckpointReader::open(path("c.h5")));
+    Tensor gain = resumed.model().store->find("final_norm.gain").master();
+    std::fill_n(gain.data<float>(), gain.elements(), 1000.0f);
+    EXPECT_EQ(resumed.step().skipped, change == std::string("trainer.max_steps=99")) << change;
+  }
+}
+
 // Norms that rise permanently: the median follows within a window, and the run continues.
 TEST_F(TrainerTest, PersistentOutliersAreAccepted) {
   Trainer t = trainer({"trainer.skip_outlier_factor=4", "optimizer.learning_rate=1e-4", "trainer.max_steps=100"});

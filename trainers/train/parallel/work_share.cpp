@@ -230,10 +230,8 @@ Batch WorkShare::cut(const Batch& batch, bool counts_targets) const {
     length = static_cast<std::int32_t>(std::clamp<std::int64_t>(length - first, 0, part.n));
   part.n_targets = std::count_if(part.targets.begin(), part.targets.end(),
                                  [](std::int32_t target) { return target != ignored_target; });
-  const auto tokens = static_cast<std::int64_t>(part.inputs.size());
-  part.n_tokens = counts_targets      ? part.n_targets
-                  : part.mask.empty() ? tokens
-                                      : std::count(part.mask.begin(), part.mask.end(), 1);
+  const std::vector<std::int32_t> real = real_tokens(part);
+  part.n_tokens = counts_targets ? part.n_targets : std::count(real.begin(), real.end(), 1);
   return part;
 }
 

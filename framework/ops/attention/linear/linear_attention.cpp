@@ -278,6 +278,7 @@ void linear_backward(BackwardContext& context, const Call& call) {
     if (context.stream().device.is_cpu()) end_segments_cpu(arguments, gradients);
   }
   dispatch_kernel(context.stream(), linear_attention_backward_cpu, linear_attention_backward_gpu, arguments, gradients);
+  if (d_gate.wanted() && batch == 0 && !d_gate.accumulates()) fill(context.stream(), d_gate.tensor, 0.0);
   for (std::int64_t b = 0; d_gate.wanted() && b < batch; ++b) {
     add(context.stream(), d_gate.tensor, gradients.d_gate.narrow(0, b, 1).reshape({call.options.n_heads}),
         b == 0 && !d_gate.accumulates() ? GradientMode::overwrite : GradientMode::accumulate);

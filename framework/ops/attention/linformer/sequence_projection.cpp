@@ -72,6 +72,7 @@ void project_d_weight(const Stream& stream, const Tensor& d_y, const Tensor& x, 
                       const GradientTarget& d_weight) {
   const int last = d_weight.tensor.shape().rank() - 1;
   const std::int64_t n = x.extent(1), unused = d_weight.tensor.extent(last) - n;
+  if (!d_weight.accumulates() && x.extent(0) == 0) fill(stream, d_weight.tensor, 0.0);
   if (!d_weight.accumulates() && unused > 0) fill(stream, d_weight.tensor.narrow(last, n, unused), 0.0);
   for (std::int64_t batch = 0; batch < x.extent(0); ++batch) {
     const Tensor rows = kept_rows(stream, x, keys, batch), d_projected = entry_matrix(d_y, batch);

@@ -94,14 +94,19 @@ TEST(SoftmaxMechanism, WindowLimitsCacheSize) {
   };
   const Tensor query = random("query", n_heads * d), key = random("key", n_kv_heads * d),
                value = random("value", n_kv_heads * d);
+  std::vector<std::int32_t> kept(batch * long_n, 1);  // of one sequence, every third token is masked
+  for (std::size_t i = 0; i < long_n; i += 3) kept[i] = 0;
+  const Tensor keys = Tensor::from(kept, {batch, long_n});
   ParameterStore store(DType::float32, Device{});
   for (const std::int64_t window : {1, 20, 300}) {
-    for (const std::int64_t prompt : {3, 700}) {
+    for (const auto& [prompt, masked] :
+         {std::pair<std::int64_t, bool>{3, false}, {3, true}, {700, false}, {700, true}}) {
       const auto mechanism = make_attention(store, "attention", config(window));
       Tape tape{Stream{}};
-      const Tensor whole = ops::softmax_attention(tape, Variable(query), Variable(key), Variable(value),
-                                                  {n_heads, n_kv_heads, true, 0, 0, window})
-                               .value();
+      const Tensor whole =
+          ops::softmax_attention(tape, Variable(query), Variable(key), Variable(value),
+                                 {n_heads, n_kv_heads, true, 0, 0, window}, {masked ? keys : Tensor{}, {}})
+              .value();
       const auto state = mechanism->new_state(batch, long_n, DType::float32, Device{});
       for (std::int64_t first = 0; first < long_n;) {
         const std::int64_t tokens = first == 0     ? prompt
@@ -111,7 +116,9 @@ TEST(SoftmaxMechanism, WindowLimitsCacheSize) {
         const auto part = [&](const Tensor& tensor) {
           return Tensor::from(tensor.narrow(1, first, length).to_vector<float>(), {batch, length, tensor.extent(2)});
         };
-        const Tensor found = mechanism->extend(Stream{}, part(query), part(key), part(value), *state);
+        const Tensor mask =
+            masked ? Tensor::from(keys.narrow(1, first, length).to_vector<std::int32_t>(), {batch, length}) : Tensor{};
+        const Tensor found = mechanism->extend(Stream{}, part(query), part(key), part(value), *state, mask);
         ASSERT_LE(testing::relative_error(testing::values_of(found), testing::values_of(part(whole))), 1e-6)
             << window << " " << prompt << " " << first;
         ASSERT_LE(state->bytes(), (window + 256) * row_bytes) << window << " " << prompt << " " << first;

@@ -1,6 +1,12 @@
 // Which tokens the teacher's loss compares.
+#include <gmock/gmock.h>
+
+#include <algorithm>
+
 #include "tests/trainers/train/distillation/teacher_testing.h"
+#include "trainers/train/data_checks.h"
 #include "trainers/train/distillation/teacher.h"
+#include "trainers/train/step_input.h"
 
 namespace furlong::teacher_testing {
 namespace {
@@ -43,6 +49,29 @@ TEST_F(TeacherTest, ComparesEveryTokenExceptPadding) {
   EXPECT_EQ(joined.mask, (std::vector<std::int32_t>{1, 1, 1, 1, 0, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 0}));
   batch.mask = {1, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1};
   EXPECT_EQ(compared_tokens(attention, batch), batch.mask);
+}
+
+TEST_F(TeacherTest, ComparesNoPaddingOfTheCopyTask) {
+  const Settings copy = settings(transfer({"data.dataset=null", "data.task=copy", "data.task_min_symbols=1"}));
+  const std::unique_ptr<Dataset> rows = open_data(copy.data);
+  StepInput input(copy, model_vocabulary(copy, rows->vocabulary()), *rows, Device{});
+  const StepInput::Step& step = input.next(WorkShare());
+  ASSERT_EQ(step.compared.size(), 1u);
+  EXPECT_EQ(step.compared[0], real_tokens(step.batches[0]));
+  EXPECT_EQ(std::count(step.compared[0].begin(), step.compared[0].end(), 0) > 0, true) << "rows have padding";
+}
+
+TEST_F(TeacherTest, LayerWiseTransferRefusesEarlyStopping) {
+  const auto check = [&](const Overrides& more) {
+    check_against_data(
+        small_settings(path("tokens.h5"),
+                       transfer({"trainer.early_stopping_patience=3", "trainer.validate_every=5"}) + more),
+        data);
+  };
+  EXPECT_NO_THROW(check({}));
+  EXPECT_THAT(testing::message_of<UserError>([&] { check({"teacher.layers=layer_wise"}); }),
+              ::testing::AllOf(::testing::HasSubstr("trainer.early_stopping_patience"),
+                               ::testing::HasSubstr("teacher.layers: layer_wise")));
 }
 
 }  // namespace

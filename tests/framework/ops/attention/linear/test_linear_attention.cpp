@@ -88,6 +88,14 @@ TEST_P(EveryAttention, GradientMatchesFiniteDifference) {
   }
 }
 
+TEST_P(EveryAttention, NoSequencesGiveZeroGateGradient) {
+  const AttentionProblem p = make_problem({0, 2, 1, 5, 3, 4, 4, 16});
+  fill_freed_memory(p.heads(), DType::float32);
+  const Outcome found = run_attention(p, DType::float32);
+  EXPECT_TRUE(found.output.empty());
+  EXPECT_EQ(found.d_gate, std::vector<double>(p.gate.size(), 0));
+}
+
 // Several chunks, and lengths and widths of vector and tile kernels, which finite differences are too slow for. The
 // gradients of float64 on the same inputs are compared with finite differences above.
 TEST_P(EveryAttention, GradientsInLowPrecisionMatchFloat64) {

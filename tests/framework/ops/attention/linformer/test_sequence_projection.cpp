@@ -324,6 +324,19 @@ TEST(SequenceProjectionOnCpu, RejectsMismatchedShapesAndDtypes) {
                ContractError);
 }
 
+TEST_P(SequenceProjectionOp, NoSequencesGiveZeroWeightGradients) {
+  for (const Case& c : cases_of({{0, 7, 2, 3, 3, 9}})) {
+    if (!c.has_weight()) continue;
+    Tape tape(testing::stream());
+    const Variable x = Variable::leaf(Tensor::empty(c.x_shape(), DType::float32, testing::device()));
+    const Variable weight = Variable::leaf(Tensor::zeros(c.weight_shape(), DType::float32, testing::device()));
+    testing::fill_freed_memory(c.weight_shape().elements(), DType::float32);
+    const Variable y = ops::sequence_projection(tape, x, weight, c.mask(), c.options());
+    tape.backward({y}, {Tensor::empty(y.shape(), DType::float32, testing::device())});
+    EXPECT_EQ(doubles(weight.gradient()), std::vector<double>(doubles(weight.value()).size())) << c.text();
+  }
+}
+
 TEST(SequenceProjectionOnCpu, ShapeOnlyDeviceGivesSameShapes) {
   const Device device{DeviceType::shape_only, 0};
   for (const Case& c : cases_of({{2, 50, 2, 40, 7, 64}})) {
