@@ -49,7 +49,9 @@ TEST_F(CompletionTest, CompletesCommandsOptionsValuesKeysAndFiles) {
   EXPECT_EQ(completed("furlong prepare text boo"), "book.txt");
   EXPECT_EQ(completed("furlong generate --prompt-file boo"), "book.txt");
   EXPECT_EQ(completed("furlong train --set trainer.max_s"), "trainer.max_steps=");
-  EXPECT_EQ(completed("furlong train --resume ''"), "auto never book.txt completion.sh");
+  EXPECT_EQ(completed("furlong train --resume n"), "never");
+  EXPECT_EQ(completed("furlong train --resume boo"), "book.txt");
+  EXPECT_EQ(completed("furlong train --resume P"), "");
   EXPECT_EQ(completed("furlong completion z"), "zsh");
   EXPECT_EQ(completed("furlong runs --sort va"), "validation");
   EXPECT_THAT(completed("furlong prepare ''"), ::testing::AllOf(HasSubstr("fasta"), Not(HasSubstr("book.txt"))));
