@@ -382,8 +382,8 @@ void add_analyze_attention(Command analyze_command) {
   command.action([=] {
     check(*options, *given);
     set_thread_count(static_cast<int>(options->threads));
-    settle(*options, given->target_error.is_given());
     options->advice.limits_polynomials = given->target[0].is_given();
+    settle(*options, given->target_error.is_given());  // copies the advice
     options->model.candidate_options = candidate_options(*options, *given);
     if (options->of_model()) {
       run_model(*options);

@@ -23,6 +23,7 @@
 #include "framework/core/version.h"
 #include "framework/io/atomic_file.h"
 #include "trainers/train/data_checks.h"
+#include "trainers/train/run/run_directory.h"
 
 namespace furlong::command_line {
 namespace {
@@ -99,13 +100,16 @@ int run(const BenchLraArguments& arguments) {
   continue_without_readers();
   const std::vector<LraRun> runs = plan_lra(arguments.tasks, arguments.mechanisms, arguments.lra);
   if (!arguments.json.empty()) {  // a wrong path fails before the work
-    for (const LraRun& one : runs) refuse_replacing_inputs(input_files(one.loaded), arguments.json, "--json-file");
+    for (const LraRun& one : runs) {
+      refuse_replacing_inputs(input_files(one.loaded), arguments.json, "--json-file");
+      refuse_file_of_run(one.loaded.settings.run_directory, arguments.json, "--json-file");
+    }
     refuse_replacing_data(arguments.json, "--json-file");
     const AtomicFile probe(arguments.json);
   }
   const Machine machine = read_machine();
   Json object{{"furlong", {{"version", version()}, {"commit", commit()}}},
-              {"machine", {{"cpu", machine.cpu.model}, {"kernel", machine.kernel}, {"threads", thread_count()}}},
+              {"machine", {{"cpu", machine.cpu.model}, {"kernel", machine.kernel}}},
               {"size", arguments.lra.size},
               {"bootstrap_resamples", arguments.lra.bootstrap.resamples},
               {"results", Json::array()}};
@@ -127,6 +131,7 @@ int run(const BenchLraArguments& arguments) {
     }
     const std::string head = results.empty() ? head_text(width) : "";
     results.push_back(as_json(result));
+    object["machine"]["threads"] = thread_count();  // of the config
     if (!arguments.json.empty()) write_file_atomically(arguments.json, json_text(object));
     printed = print_message(head + row_text(result, width)) && printed;
   }

@@ -250,6 +250,8 @@ void run(const EvaluateArguments& options) {
   if (!classes && (options.resamples || options.seed))
     throw UserError("{0} applies only to {1}; remove {0}", options.resamples ? "--bootstrap" : "--seed",
                     options.resamples ? "classification models" : "--suite and --bootstrap");
+  if (options.seed && options.resamples == 0)
+    throw UserError("--seed has no effect with --bootstrap 0; remove it, or give a number of resamples");
   const Bootstrap bootstrap{.resamples = static_cast<std::int64_t>(options.resamples.value_or(1000)),
                             .seed = options.seed.value_or(1)};
   const SplitData on = open_split(model, options, path.string());

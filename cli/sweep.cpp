@@ -29,6 +29,7 @@
 #include "framework/io/atomic_file.h"
 #include "trainers/model/objective.h"
 #include "trainers/train/data_checks.h"
+#include "trainers/train/run/run_directory.h"
 #include "trainers/train/signals.h"
 #include "trainers/train/train.h"
 #include "trainers/train/validation.h"
@@ -331,11 +332,12 @@ int run(const SweepArguments& options) {
       throw UserError("--index {}: {} has {} runs; expected a number from 1 to {}", options.index, options.file,
                       planned.size(), planned.size());
     if (options.index > 0) {
-      refuse_other_run(planned[static_cast<std::size_t>(options.index - 1)].loaded.settings);
-      for (const SweepRun& one : planned) refuse_other_data(one);  // they share one table
+      for (const SweepRun& one : planned) refuse_other_results(one);  // they share one table
     }
     refuse_replacing_inputs(inputs_of(options.file, planned), options.json, "--json-file");
     refuse_replacing_data(options.json, "--json-file");
+    for (const SweepRun& one : planned)
+      if (!options.json.empty()) refuse_file_of_run(one.loaded.settings.run_directory, options.json, "--json-file");
     if (!options.json.empty() && environment.rank == 0) probe_json(options.json);
     return planned;
   });

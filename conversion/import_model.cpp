@@ -163,6 +163,11 @@ SourceModel open_checksummed(const fs::path& path, const ImportOptions& options)
   if (!options.tokenizer.empty())
     throw UserError("--tokenizer: {} is a Furlong checkpoint, which contains its vocabulary; remove --tokenizer",
                     path.string());
+  if (options.allow_missing || options.allow_unexpected) {
+    const char* const option = options.allow_missing ? "--allow-missing" : "--allow-unexpected";
+    throw UserError("{0}: {1} is a Furlong checkpoint, which has exactly its model's tensors; remove {0}", option,
+                    path.string());
+  }
   const fs::path file = checkpoint_of(path);
   const CheckpointReader checkpoint = CheckpointReader::open(file);
   const StoredModel stored = stored_model(checkpoint);

@@ -105,6 +105,7 @@ std::string add_own_tokens(const nlohmann::json& added, const SentencePieceProto
     if (id == next) ++next;
     Json item = special_token_json(id, token->at("content"));
     item["special"] = token->at("special");
+    for (const char* flag : {"single_word", "lstrip", "rstrip"}) item[flag] = token->value(flag, false);
     tokenizer["added_tokens"].push_back(std::move(item));
   }
   return "";

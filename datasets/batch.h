@@ -1,5 +1,6 @@
 #pragma once
 // The batches that training steps read, and the interface of their sources.
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -72,6 +73,11 @@ class BatchSource {
   /// Like batch(), but samples from n_samples() on are empty: inputs are 0, all targets and labels are ignored. This
   /// makes one pass possible with batches of equal size.
   virtual Batch single_pass_batch(std::uint64_t first, std::int64_t samples) const = 0;
+  /// Returns `batch_size`, or the number of samples of a pass if that is smaller; at least 1.
+  std::int64_t rows_of_one_pass(std::int64_t batch_size) const {
+    const auto most = static_cast<std::uint64_t>(batch_size);
+    return static_cast<std::int64_t>(std::clamp<std::uint64_t>(n_samples(), 1, most));
+  }
   /// Returns a one-sentence notice for the user (for example: documents are truncated), or an empty string.
   virtual std::string note() const { return {}; }
 };

@@ -24,7 +24,7 @@ class TokenizedDataset : public Dataset {
 
   /// Opens a file. Throws UserError, naming the file, if it is missing, truncated, damaged, inconsistent, not HDF5, or
   /// not a tokenized dataset. Damaged tokens (Fletcher32 checksum per chunk) are detected when they are read, and also
-  /// throw UserError.
+  /// throw UserError; zeros in place of a whole chunk and its checksum are not.
   static TokenizedDataset open(const std::string& path);
   TokenizedDataset(TokenizedDataset&&) noexcept;
   TokenizedDataset& operator=(TokenizedDataset&&) noexcept;

@@ -92,7 +92,7 @@ LabelPredictions predict_labels(Model& model, const BatchSource& source, std::in
   ClassScores& classes = result.classes;
   classes.n_classes = std::ssize(model.vocabulary.labels());
   std::int64_t correct = 0, batches = 0;
-  batch_size = std::clamp<std::int64_t>(static_cast<std::int64_t>(source.n_samples()), 1, batch_size);
+  batch_size = source.rows_of_one_pass(batch_size);
   const auto start = Clock::now();
   for (std::uint64_t first = 0; first < source.n_samples() && (max_batches == 0 || batches < max_batches);
        first += static_cast<std::uint64_t>(batch_size), ++batches) {

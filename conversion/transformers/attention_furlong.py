@@ -26,7 +26,8 @@ from .features_furlong import EMPTY, FeatureMap, Features, rotation, rows_of, wi
 
 UNDERFLOW = 1e-30  # products of normalized features below this have lost digits, and are summed again from logarithms
 SEGMENT = 4096  # tokens whose chunks are computed together
-# Buffers of linear attention. They stay in float32 beside weights in float16 (statistics are beyond it) or bfloat16.
+# Buffers of linear attention. They stay in float32 beside weights in float16 (statistics are beyond it) or bfloat16,
+# except if transformers 4 loads them with device_map or low_cpu_mem_usage.
 EXACT = ["directions", "query_center", "key_center", "scaling", "oprf_a", "statistics"]
 
 
@@ -140,7 +141,7 @@ class LinearAttention(nn.Module):
         for name, before in exact.items():
             after = getattr(self, name)
             if after.dtype in (torch.float16, torch.bfloat16):
-                setattr(self, name, before.to(after.device))
+                setattr(self, name, before.to(after.device, torch.float32))
         return self
 
     def forward(self, query, key, value, tokens, cache=None):

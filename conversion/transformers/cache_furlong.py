@@ -11,9 +11,16 @@ from .attention_furlong import State
 CACHE = next(field.name for field in fields(BaseModelOutputWithPast) if field.name in ("cache", "past_key_values"))
 
 
+class LayerCache(dict):
+    """What one layer keeps. Its modules fill it, so accelerate must not pass them a copy on their device."""
+
+    def to(self, *args, **options):
+        return self
+
+
 class FurlongCache:
     """
-    What generation keeps of each layer, a dict that its modules fill: of linear attention its state and the keys within
+    What generation keeps of each layer: of linear attention its state and the keys within
     reach, of softmax all keys and values (with a window those within it), of the short convolution its last inputs. A
     linear model's cache does not grow.
     """
@@ -22,7 +29,7 @@ class FurlongCache:
     is_linear = (False,)  # generate of 5.24 continues a cache after its tokens unless all layers are linear
 
     def __init__(self, config):
-        self.layers = [{} for _ in range(config.num_hidden_layers)]
+        self.layers = [LayerCache() for _ in range(config.num_hidden_layers)]
         self.seen = 0  # tokens
 
     def get_seq_length(self, layer_idx=0):
@@ -45,5 +52,5 @@ def reordered(part, beams):
     if isinstance(part, State):
         return State(**reordered(vars(part), beams))
     if isinstance(part, dict):
-        return {name: reordered(value, beams) for name, value in part.items()}
+        return type(part)({name: reordered(value, beams) for name, value in part.items()})
     return [reordered(value, beams) for value in part] if isinstance(part, list) else part

@@ -7,6 +7,7 @@ from typing import Optional
 
 import torch
 import torch.nn.functional as F
+import transformers
 from torch import nn
 from transformers import GenerationMixin, PreTrainedModel
 from transformers.modeling_outputs import (
@@ -19,7 +20,7 @@ from transformers.modeling_outputs import (
 from transformers.utils import cached_file
 
 from .attention_furlong import EXACT, make_mechanism, projection_weight
-from .cache_furlong import CACHE, FurlongCache
+from .cache_furlong import CACHE, FurlongCache, LayerCache
 from .configuration_furlong import FurlongConfig
 from .features_furlong import angles_of, rotated, widened
 from .labels_furlong import cross_entropy, label_loss, mean_and_scale, pair_features, pooled
@@ -87,6 +88,17 @@ class ShortConvolution(nn.Module):
         return F.conv1d(x.transpose(1, 2), self.weight.to(x.dtype)[:, None], groups=x.shape[2]).transpose(1, 2)
 
 
+class SharedProjection(nn.Module):
+    """Linformer's projection of all layers."""
+
+    def __init__(self, config):
+        super().__init__()
+        self.sequence_projection = projection_weight(config, None)
+
+    def forward(self):
+        return self.sequence_projection
+
+
 class Attention(nn.Module):
     def __init__(self, config, layer):
         super().__init__()
@@ -121,7 +133,7 @@ class Attention(nn.Module):
             query, key = rotated(query, tokens.rotary), rotated(key, tokens.rotary)
         outputs = []
         for name, q, k in self.runs:
-            part = None if cache is None else cache.setdefault(name, {})
+            part = None if cache is None else cache.setdefault(name, LayerCache())
             outputs.append(getattr(self, name)(query[:, q], key[:, k], value[:, k], tokens, part))
         return self.output(torch.cat(outputs, 1).transpose(1, 2).flatten(2))
 
@@ -167,7 +179,8 @@ class FurlongPreTrainedModel(PreTrainedModel):
     _no_split_modules = ["Block"]
     _supports_sdpa = True
     _is_stateful = True  # a state cannot take tokens back
-    _keep_in_fp32_modules = _keep_in_fp32_modules_strict = EXACT
+    if int(transformers.__version__.split(".")[0]) >= 5:  # 4.51 to 4.57 reject names of buffers
+        _keep_in_fp32_modules_strict = EXACT
     _keys_to_ignore_on_load_unexpected = [r"^carried\."]  # tensors of the original model, for `furlong convert`
 
     def _init_weights(self, module):
@@ -220,7 +233,7 @@ class FurlongModel(FurlongPreTrainedModel):
         self.attention = None
         projects = "linformer" in " ".join(config.attention_layers) and config.projection != "mean"
         if projects and config.sharing == "layers":
-            self.attention = nn.ParameterDict({"sequence_projection": projection_weight(config, None)})
+            self.attention = SharedProjection(config)
         blocks = 1 if config.shared_layers else config.num_hidden_layers
         self.blocks = nn.ModuleList(Block(config, layer) for layer in range(blocks))
         self.final_norm = Norm(config, config.hidden_size) if config.norm_placement == "pre" else None
@@ -296,7 +309,7 @@ class FurlongModel(FurlongPreTrainedModel):
             angles = angles_of(positions, config.rotary_frequencies)[:, None]
             factor, dtype = config.rotary_attention_factor, torch.promote_types(x.dtype, torch.float32)
             rotary = tuple((factor * part).to(dtype).to(x.device) for part in (angles.cos(), angles.sin()))
-        shared = None if self.attention is None else self.attention["sequence_projection"]
+        shared = None if self.attention is None else self.attention()
         return Tokens(mask, positions, rotary, shared)
 
     def embedded(self, x, positions, segments):
@@ -370,8 +383,8 @@ class FurlongForCausalLM(FurlongTokenModel, GenerationMixin):
         **inputs,  # of FurlongModel
     ):
         """labels [B, n] are the input ids themselves: token t is compared with what was predicted at t - 1."""
-        if labels is not None:
-            inputs.setdefault("use_cache", False)  # Trainer gathers what evaluation returns
+        if getattr(self, "_is_replica", False):
+            inputs["use_cache"] = False  # nn.DataParallel cannot gather a cache
         outputs = self.model(input_ids, attention_mask, position_ids, token_type_ids, **inputs)
         logits = self.logits(outputs.last_hidden_state[:, -logits_to_keep:])
         loss = None if labels is None else cross_entropy(logits[:, :-1], labels[:, 1:], num_items_in_batch)

@@ -145,7 +145,10 @@ Vocabulary choose_vocabulary(const PrepareOptions& options, std::size_t n_inputs
     return Vocabulary::bytes(options.separator != DocumentSeparator::file || n_inputs > 1);
   }
   const bool has_texts = options.format == PrepareOptions::Format::labeled && options.label_file.empty();
-  if (has_texts && options.alphabet == "auto") return Vocabulary::bytes(true);
+  if (has_texts && options.alphabet == "auto") {
+    if (options.map_unknown) throw UserError("--unknown has no effect on bytes; remove it, or give --alphabet");
+    return Vocabulary::bytes(true);
+  }
   return Vocabulary::alphabet(options.alphabet == "auto" ? guess_alphabet(beginning, name, options.map_unknown)
                                                          : options.alphabet);
 }

@@ -121,12 +121,14 @@ std::string to_json(const PrepareReport& report) {
   json["tokens"] = report.store.n_tokens;
   json["documents"] = report.store.n_documents;
   json["empty_documents"] = report.store.n_empty_documents;
+  const auto& documents = report.store.split_documents;
+  const bool by_document = std::any_of(documents.begin(), documents.end(), [](auto n) { return n > 0; });
   for (const Split split : all_splits) {
     const auto index = static_cast<std::size_t>(split);
     Json& entry = json["splits"][std::string(name_of(split))];
     entry["tokens"] = report.store.split_tokens[index];
-    if (report.store.split_documents[index] == 0) continue;
-    entry["documents"] = report.store.split_documents[index];
+    if (!by_document) continue;
+    entry["documents"] = documents[index];
     if (!report.store.labels.empty())
       entry["labels"] = counts([&](const LabelSummary& label) { return label.split_counts[index]; });
   }

@@ -172,6 +172,8 @@ std::shared_ptr<const Tokenizer> from_vocab_json(const fs::path& path, const fs:
     for (const char* token : {"<s>", "<pad>", "</s>", "<unk>"}) add_special(parts.added, parts.vocabulary, token);
     add_special(parts.added, parts.vocabulary, "<mask>");
     for (AddedToken& token : parts.added) token.lstrip = token.lstrip || token.content == "<mask>";
+  } else if (side_files.view().boolean("add_bos_token", false)) {  // OPT
+    parts.front = names.try_emplace("bos_token", "<|endoftext|>").first->second;
   }
   for (const auto& [key, name] : names) add_special(parts.added, parts.vocabulary, name);
   add_special(parts.added, parts.vocabulary, "<|endoftext|>");

@@ -133,11 +133,11 @@ class PipelineTokenizer : public Tokenizer {
   template <class Sink>
   void split(std::string_view text, SpecialTokenMode special, Sink& sink) const {
     std::size_t valid = unicode::valid_length(text);
-    if (valid == text.size()) return split_text(text, special, true, sink);
-    if (!keeps_invalid_bytes()) return split_text(unicode::with_replacements(text), special, true, sink);
-    // Invalid bytes belong to no word. They become their own ids, so that decode() restores them.
+    if (valid == text.size()) return split_text({text, true}, special, sink);
+    if (!keeps_invalid_bytes()) return split_text({unicode::with_replacements(text), true}, special, sink);
+    // Invalid bytes become their own ids, so that decode() restores them.
     for (bool at_start = true; !text.empty(); at_start = false) {
-      split_text(text.substr(0, valid), special, at_start, sink);
+      split_text({text.substr(0, valid), at_start, !at_start}, special, sink);
       text.remove_prefix(valid);
       std::size_t invalid = 0;
       while (invalid < text.size() && unicode::valid_length(text.substr(invalid, 4)) == 0) ++invalid;
@@ -147,23 +147,24 @@ class PipelineTokenizer : public Tokenizer {
     }
   }
   template <class Sink>
-  void split_text(std::string_view text, SpecialTokenMode special, bool at_start, Sink& sink) const {
-    added_.split(text, special, [&](std::string_view part, std::optional<std::int32_t> id) {
+  void split_text(TextPiece text, SpecialTokenMode special, Sink& sink) const {
+    added_.split(text.text, special, [&](std::string_view part, std::optional<std::int32_t> id) {
       if (id) return sink.token(*id);
-      const bool first = at_start && part.data() == text.data();
-      if (normalizer_.empty()) return split_normalized(part, special, first, sink);
+      const bool begins = part.data() == text.text.data(), first = text.at_start && begins;
+      if (normalizer_.empty()) return split_normalized({part, first, text.in_word && begins}, special, sink);
       // transformers counts from the text's start before the normalizer, so that nothing is first if that is dropped.
       // With a letter behind it, the start is not the text's end, which has rules of its own.
       const std::string start(part.substr(0, unicode::cluster_end(part, 0)));
       const bool keeps_start = first && normalizer_.apply(start + "x") != normalizer_.apply("x");
-      split_normalized(normalizer_.apply(std::string(part)), special, keeps_start, sink);
+      split_normalized({normalizer_.apply(std::string(part)), keeps_start}, special, sink);
     });
   }
   template <class Sink>
-  void split_normalized(std::string_view text, SpecialTokenMode special, bool at_start, Sink& sink) const {
-    added_normalized_.split(text, special, [&](std::string_view part, std::optional<std::int32_t> id) {
+  void split_normalized(TextPiece text, SpecialTokenMode special, Sink& sink) const {
+    added_normalized_.split(text.text, special, [&](std::string_view part, std::optional<std::int32_t> id) {
       if (id) return sink.token(*id);
-      pre_tokenizer_.split({part, at_start && part.data() == text.data()},
+      const bool begins = part.data() == text.text.data();
+      pre_tokenizer_.split({part, text.at_start && begins, text.in_word && begins},
                            [&](TextPiece piece) { sink.piece(piece.text); });
     });
   }

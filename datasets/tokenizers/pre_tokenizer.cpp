@@ -77,7 +77,8 @@ class Splitter {
     }
   }
   void emit(const Section& section) {
-    sink_({piece_.text.substr(section.begin, section.end - section.begin), piece_.at_start && section.begin == 0});
+    sink_({piece_.text.substr(section.begin, section.end - section.begin), piece_.at_start && section.begin == 0,
+           piece_.in_word && section.begin == 0});
   }
 
   TextPiece piece_;
@@ -152,7 +153,8 @@ class WordSplit : public PreTokenizer::Step {
     std::size_t begin = 0;
     Class run = Class::whitespace;
     const auto end_run = [&](std::size_t end) {
-      if (run != Class::whitespace) sink({piece.text.substr(begin, end - begin), piece.at_start && begin == 0});
+      if (run != Class::whitespace)
+        sink({piece.text.substr(begin, end - begin), piece.at_start && begin == 0, piece.in_word && begin == 0});
     };
     for (std::size_t position = 0; position < piece.text.size();) {
       const std::size_t here = position;
@@ -173,7 +175,7 @@ class WordSplit : public PreTokenizer::Step {
 class PrefixSpace : public PreTokenizer::Step {
  public:
   void split(TextPiece piece, const PieceSink& sink) const override {
-    if (piece.text.starts_with(' ')) return sink(piece);
+    if (piece.in_word || piece.text.starts_with(' ')) return sink(piece);
     const std::string spaced = ' ' + std::string(piece.text);
     sink({spaced, piece.at_start});
   }

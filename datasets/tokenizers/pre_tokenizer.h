@@ -10,10 +10,11 @@
 
 namespace furlong {
 
-/// A part of the text. `at_start` means that no text precedes it, which some models mark.
+/// A part of the text.
 struct TextPiece {
   std::string_view text;
-  bool at_start;
+  bool at_start;         ///< no text precedes it, which some models mark
+  bool in_word = false;  ///< bytes that are not UTF-8 precede it, so it begins no word
 };
 
 /// Receives the pieces.

@@ -118,7 +118,12 @@ class SentencePieceTokenizer : public Tokenizer {
                           {"frame", frame_to_json(parts_.frame)}};
     if (!parts_.normalizer.is_null()) object["normalizer"] = parts_.normalizer;
     for (const AddedToken& token : parts_.added) {
-      object["added"].push_back({{"content", token.content}, {"id", token.id}, {"special", token.special}});
+      nlohmann::json item{{"content", token.content}, {"id", token.id}, {"special", token.special}};
+      // Left out if false: the hash of the vocabulary stays that of earlier versions.
+      for (const auto& [name, flag] :
+           {std::pair{"single_word", token.single_word}, {"lstrip", token.lstrip}, {"rstrip", token.rstrip}})
+        if (flag) item[name] = true;
+      object["added"].push_back(std::move(item));
     }
     return object.dump();
   }

@@ -14,7 +14,10 @@ std::vector<AddedToken> added_from_json(const JsonView& json) {
   for (const JsonView& item : json.items()) {
     tokens.push_back({.content = item.at("content").text(),
                       .id = item.at("id").token_id(),
-                      .special = item.at("special").boolean()});
+                      .special = item.at("special").boolean(),
+                      .single_word = item.boolean("single_word", false),
+                      .lstrip = item.boolean("lstrip", false),
+                      .rstrip = item.boolean("rstrip", false)});
   }
   return tokens;
 }

@@ -249,7 +249,7 @@ LraResult bench_lra(const LraRun& run, const LraOptions& options, LraBaselines& 
   const RunFiles files = read_run(result.run_directory);
   result.tokens = static_cast<std::int64_t>(files.tokens());
   result.seconds = files.seconds();
-  if (const double bytes = files.last("train", "memory_bytes"); bytes > 0)  // not NaN
+  if (const double bytes = files.peak_bytes(); bytes > 0)  // not NaN
     result.peak_bytes = static_cast<std::int64_t>(bytes);
   return result;
 }

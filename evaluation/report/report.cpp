@@ -46,17 +46,6 @@ Json split_json(const MetricColumns& columns, std::size_t max_rows) {
   return split;
 }
 
-/// The largest allocation of all commands that trained the run; NaN if none was recorded.
-double peak_bytes(const RunFiles& files) {
-  double peak = std::nan("");
-  for (const auto& [split, columns] : files.splits) {
-    const auto found = columns.values.find("memory_bytes");
-    if (found == columns.values.end()) continue;
-    for (const double bytes : found->second) peak = std::fmax(peak, bytes);
-  }
-  return peak;
-}
-
 Json run_json(const ReportRun& run, std::size_t max_rows) {
   const RunFiles& files = run.files;
   Json object{{"name", run.name},
@@ -72,7 +61,7 @@ Json run_json(const ReportRun& run, std::size_t max_rows) {
               {"config_text", files.config_text},
               {"problems", files.problems},
               {"splits", Json::object()},
-              {"peak_bytes", peak_bytes(files)},
+              {"peak_bytes", files.peak_bytes()},
               {"samples", Json::array()},
               {"sampled_at", run.sampled_at},
               {"attention", run.attention}};

@@ -114,12 +114,16 @@ void read_metrics(RunFiles& run) {
   if (best != columns.values.end()) columns.values.erase(best);
 }
 
-/// A signal saves the run between two lines of metrics.jsonl.
-void read_checkpoints(RunFiles& run) {
+/// Returns whether the run's last step has a checkpoint, or the folder of checkpoints was removed. A signal saves the
+/// run between two lines of metrics.jsonl.
+bool read_checkpoints(RunFiles& run) {
   std::error_code missing;
+  std::int64_t saved = 0;
   for (const auto& entry : std::filesystem::directory_iterator(run.path / "checkpoints", missing)) {
-    if (const auto step = step_in_name(entry.path().filename().string())) run.step = std::max(run.step, *step);
+    if (const auto step = step_in_name(entry.path().filename().string())) saved = std::max(saved, *step);
   }
+  run.step = std::max(run.step, saved);
+  return missing || saved == run.step;
 }
 
 void flatten(const nlohmann::ordered_json& value, const std::string& path,
@@ -193,6 +197,16 @@ double RunFiles::last(const std::string& split, const std::string& key) const {
   return not_measured;
 }
 
+double RunFiles::peak_bytes() const {
+  double peak = not_measured;
+  for (const auto& [split, columns] : splits) {
+    const auto found = columns.values.find("memory_bytes");
+    if (found == columns.values.end()) continue;
+    for (const double bytes : found->second) peak = std::fmax(peak, bytes);
+  }
+  return peak;
+}
+
 double RunFiles::tokens() const {
   const auto train = splits.find("train");
   return train == splits.end() || train->second.tokens.empty() ? 0 : train->second.tokens.back();
@@ -221,13 +235,13 @@ RunFiles read_run(const std::filesystem::path& directory) {
         "{}: not a run directory: it has no metrics.jsonl; expected the run_directory of a training run's config",
         directory.string());
   read_metrics(run);
-  read_checkpoints(run);
+  const bool is_saved = read_checkpoints(run);
   read_config(run);
   run.changed = std::filesystem::last_write_time(directory / "metrics.jsonl", code);
   const bool recent = std::filesystem::file_time_type::clock::now() - run.changed < std::chrono::minutes(2);
   if (is_locked(directory) || (recent && is_marked(directory)))
     run.state = RunState::running;
-  else if (run.stopped_early || (run.max_steps > 0 && run.step >= run.max_steps))
+  else if (is_saved && (run.stopped_early || (run.max_steps > 0 && run.step >= run.max_steps)))
     run.state = RunState::finished;
   return run;
 }

@@ -23,7 +23,7 @@ enum class RunState : std::uint8_t {
   /// A training of this machine holds the lock, or one that has not ended in order wrote metrics during the last two
   /// minutes: on another host, on a file system without locks, or killed.
   running,
-  finished,  ///< took all its steps, or stopped early
+  finished,  ///< took all its steps, or stopped early, and saved the last one
   stopped,   ///< ended before: by a signal or an error
 };
 std::string_view name_of(RunState state);
@@ -47,6 +47,8 @@ struct RunFiles {
 
   /// The last value of a key, NaN if there is none.
   double last(const std::string& split, const std::string& key) const;
+  /// The peak of all lines, because each resume starts it anew; NaN if unknown.
+  double peak_bytes() const;
   double tokens() const;   ///< trained on
   double seconds() const;  ///< of training
 };

@@ -112,9 +112,8 @@ SweepOutcome run_one(const SweepRun& run) {
 /// Throws UserError if a run was trained on other data, or if one that is not finished cannot be trained: its directory
 /// has a run of other settings, or its dataset is missing or does not fit.
 void check_run(const SweepRun& run) {
+  refuse_other_results(run);
   try {
-    refuse_other_run(run.loaded.settings);
-    refuse_other_data(run);
     if (has_finished(run.loaded.settings)) return;
   } catch (const DamagedCheckpoints&) {
     return;  // fails alone, in run_one()
@@ -135,14 +134,20 @@ void check_run(const SweepRun& run) {
 
 }  // namespace
 
-void refuse_other_data(const SweepRun& run) {
+void refuse_other_results(const SweepRun& run) {
   const Settings& settings = run.loaded.settings;
+  try {
+    refuse_other_run(settings);
+  } catch (const DamagedCheckpoints&) {  // whoever trains the run reports it
+  } catch (const UnusableFile&) {
+  } catch (const MachineError&) {
+  }
   std::string path;  // of the other data
   try {
     const std::unique_ptr<Dataset> data = open_data(settings.data);
     const std::optional<CheckpointReader> newest = open_newest_checkpoint(settings.run_directory / "checkpoints");
     if (newest && was_trained_on_other_data(*newest, *data).value_or(false)) path = data->path();
-  } catch (const Error&) {  // whoever trains the run reports it
+  } catch (const Error&) {
   }
   if (!path.empty())
     throw UserError("{}: was trained on other data than {} contains now; restore the data, or remove {}", run.name,

@@ -37,9 +37,9 @@ struct SweepOutcome {
   int exit_status = 0;  ///< of a failed run: 1 for the machine's error, 2 for the user's
 };
 
-/// Throws UserError if the run has a checkpoint that was trained on other data than its dataset contains now. Does
-/// nothing if one of them cannot be read.
-void refuse_other_data(const SweepRun& run);
+/// Throws UserError if the run directory has a checkpoint of other settings (refuse_other_run), or one that was trained
+/// on other data than its dataset contains now. Does nothing if files cannot be read.
+void refuse_other_results(const SweepRun& run);
 
 /// Trains the runs in turn. Skips finished ones, continues started ones, and continues after a failure, which it logs.
 /// A run whose checkpoints are all damaged is such a failure. A signal stops the current run after saving, and the

@@ -43,11 +43,14 @@ std::string text_in_yaml(const std::string& text) {
   return nlohmann::json(text).dump();  // JSON strings are valid double-quoted YAML
 }
 
-bool is_number_text(const std::string& text) {
+std::optional<double> number_in(const std::string& text) {
+  const std::size_t digits = text.starts_with('-') ? 1 : 0;  // some YAML parsers read 010 as octal
+  if (text.size() > digits + 1 && text[digits] == '0' && text[digits + 1] >= '0' && text[digits + 1] <= '9') return {};
   double number = 0;
   const char* end = text.data() + text.size();
   const auto [rest, error] = std::from_chars(text.data(), end, number);
-  return error == std::errc() && rest == end && std::isfinite(number);
+  if (error != std::errc() || rest != end || !std::isfinite(number)) return {};
+  return number;
 }
 
 std::string to_text(const Value& value) {
@@ -69,7 +72,7 @@ std::string to_text(const Value& value) {
       for (const Item& item : v) {
         std::vector<std::string> fields;
         for (const auto& [name, text] : item)
-          fields.push_back(name + ": " + (is_number_text(text) ? text : text_in_yaml(text)));
+          fields.push_back(name + ": " + (number_in(text) ? text : text_in_yaml(text)));
         items.push_back("{" + join(fields, ", ") + "}");
       }
       return fmt::format("[{}]", join(items, ", "));
@@ -358,7 +361,7 @@ std::vector<std::string> Table::check_effects(const Table& defaults, const Origi
     const Value value = key.get();
     const bool is_default = value == defaults.find(key.path())->get();
     // To switch off what is off is what happens anyway.
-    const bool is_off = is_default && value == Value(false);
+    const bool is_off = is_default && is_nothing(value);
     const bool touched = (origin != origins.end() || !is_default) && !is_off;
     const Condition* condition = touched ? unmet(key) : nullptr;
     if (!condition) continue;

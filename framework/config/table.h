@@ -39,8 +39,8 @@ using Value =
 /// Returns the value as YAML, with text quoted if necessary.
 std::string to_text(const Value& value);
 
-/// Returns whether the text is a finite decimal number.
-bool is_number_text(const std::string& text);
+/// Returns the value of a finite decimal number without leading zeros; nothing of another text.
+std::optional<double> number_in(const std::string& text);
 
 /// Returns text as YAML: plain if every YAML reader parses it as text, else in double quotes. Throws UserError
 /// if it is not UTF-8, as a path may be.

@@ -57,7 +57,10 @@ Json json_value(const Value& value) {
     Json array = Json::array();
     for (const Item& item : *items) {
       Json& object = array.emplace_back(Json::object());
-      for (const auto& [name, text] : item) object[name] = is_number_text(text) ? Json(std::stod(text)) : Json(text);
+      for (const auto& [name, text] : item) {
+        const std::optional<double> number = number_in(text);
+        object[name] = number ? Json(*number) : Json(text);
+      }
     }
     return array;
   }

@@ -147,7 +147,7 @@ TEST_F(MixtureProgramTest, InvalidMixtureIsAUserError) {
     return fmt::format("[{{dataset: {}, weight: {}}}, {{dataset: {}, weight: {}}}]", a, one, b, two);
   };
   refused(weights("0", "0"), {"bad.yaml:2:17: data.sources: no weight is above 0"});
-  for (const std::string weight : {"-1", ".nan", ".inf", "nan", "inf", "1e999", "many", "0x10"})
+  for (const std::string weight : {"010", "-1", ".nan", ".inf", "nan", "inf", "1e999", "many", "0x10"})
     refused(weights("1", weight), {"bad.yaml:2:17: data.sources: found the weight " + weight, "finite number"});
   refused(weights("1.5e308", "1.5e308"), {"the sum of the weights is not finite"});
   refused("[]", {"bad.yaml:2:17: data.sources is empty; expected items, or data.dataset"});

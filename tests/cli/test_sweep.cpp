@@ -208,6 +208,20 @@ TEST_F(SweepProgramTest, TrainsOneRunByIndex) {
   EXPECT_TRUE(runs[1]["best"].is_null());
   EXPECT_TRUE(runs[1]["step"].is_null());
   expect_user_error(run({"--index", "4"}), {"--index 4", "has 3 runs", "from 1 to 3"});
+  expect_user_error(run({"--index", "1", "--set", "trainer.max_steps=2"}),
+                    {"seed=2", "a run with other settings: trainer.max_steps is 4 instead of 2"});
+  expect_user_error(furlong({"sweep", path("sweep.yaml"), "--json-file", path("out/seed=2/metrics.jsonl")}),
+                    {"--json-file", "seed=2/metrics.jsonl: training writes its own files there"});
+}
+
+TEST_F(SweepProgramTest, RunWithoutItsLastCheckpointIsNotFinished) {
+  sweep("list: [{seed: 1}, {seed: 2}, {seed: 3}]
+");
+  for (const char* index : {"1", "2"}) ASSERT_EQ(run({"--index", index}).status, 0);
+  fs::remove(path("out/seed=1/checkpoints/step_00000004.h5"));  // as after a failed write
+  ASSERT_EQ(run({"--index", "3"}).status, 0);
+  for (const Json& one : table()) EXPECT_EQ(one["state"], one["run"] == "seed=1" ? "stopped" : "finished");
+  EXPECT_EQ(Json::parse(content(path("table.json")))["means"][0]["seeds"], 2);
 }
 
 TEST_F(SweepProgramTest, SeveralRanksTrainOneRun) {

@@ -22,9 +22,10 @@ using testing::message_of;
 class FinetuneRecords : public testing::FinetuneTest {
  protected:
   static std::vector<std::string> short_stages(const std::string& stages) {
-    std::vector<std::string> keys{"finetune.stages=" + stages, "finetune.benchmark_lengths=[]",
-                                  "finetune.attention_transfer.max_steps=4"};
-    if (stages.find("distillation") != std::string::npos) keys.push_back("finetune.distillation.max_steps=5");
+    std::vector<std::string> keys{"finetune.stages=" + stages, "finetune.benchmark_lengths=[]"};
+    for (const auto& [stage, steps] : {std::pair{"attention_transfer", 4}, {"distillation", 5}})
+      if (stages.find(stage) != std::string::npos)
+        keys.push_back(fmt::format("finetune.{}.max_steps={}", stage, steps));
     return keys;
   }
   Json recovery(const std::string& name = "recovery.json") const { return Json::parse(content(path("run/" + name))); }

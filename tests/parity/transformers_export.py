@@ -29,6 +29,7 @@ import sys
 import tempfile
 import warnings
 
+import accelerate
 import h5py
 import torch
 
@@ -256,7 +257,6 @@ def check_generation(model):
     ), "other beams without a cache"
     with torch.no_grad():
         past = model(prompt, use_cache=True)[1]  # of logits and cache
-        assert len(model(prompt, labels=prompt)) == 2, "an evaluation returns a cache, which Trainer cannot gather"
     assert len(list(past)) == model.config.num_hidden_layers, "the cache is no sequence of layers"
     options["max_new_tokens"] = 5
     again = model.generate(cached[:, :12], attention_mask=torch.ones(1, 12), **{cache_name(model): past}, **options)
@@ -283,6 +283,20 @@ def check_devices(model):
     moved = trunk.tokens(x, torch.ones(1, 3).bool(), None, 0).to("meta", non_blocking=True)
     for part in (moved.mask, moved.positions, *(moved.rotary or ())):
         assert part.device.type == "meta", "what layers share stays on its device"
+
+
+def check_hooks(model):
+    """Generation with the hooks of several devices, which copy what they pass on."""
+    prompt = torch.tensor([[5, 17, 3, 44, 8, 21, 9]])
+    options = dict(attention_mask=torch.ones_like(prompt), do_sample=False, max_new_tokens=30, eos_token_id=None)
+    plain = model.generate(prompt, pad_token_id=0, **options)
+    parts = [f"model.{name}" for name, _ in model.model.named_children() if name != "blocks"]
+    parts += [f"model.blocks.{i}" for i in range(len(model.model.blocks))] + ["lm_head"]
+    parts += ["prediction"] if model.prediction is not None else []
+    hooked = accelerate.dispatch_model(model, {part: "cpu" for part in parts}, main_device="cpu", force_hooks=True)
+    found = hooked.generate(prompt, pad_token_id=0, **options)
+    accelerate.hooks.remove_hook_from_submodules(hooked)
+    assert torch.equal(found, plain), "other tokens with layers on several devices"
 
 
 def batch_for(model, config):
@@ -465,6 +479,7 @@ def check(program, name, row, work):
         assert float(sys.modules[type(model).__module__].pooled(long_text, None, "mean")) == 9, "the mean is not finite"
     if kind == "FurlongForCausalLM":
         check_generation(model)
+        check_hooks(doubled(folder, loader))
         print("; 200 tokens equal", end="", flush=True)
     batch = batch_for(model, config)
     back, again = work / "after.h5", work / "after"

@@ -95,7 +95,7 @@ std::vector<DataSource> DataSettings::mixture() const {
   double sum = static_cast<double>(found.size());
   for (const config::Item& item : sources) {
     const std::string& text = item.at("weight");
-    const double weight = config::is_number_text(text) ? std::stod(text) : -1;
+    const double weight = config::number_in(text).value_or(-1);
     if (weight < 0) throw UserError("data.sources: found the weight {}; expected a finite number of at least 0", text);
     if (item.at("dataset").empty()) throw UserError("data.sources: a dataset is empty; expected a path");
     found.push_back({item.at("dataset"), weight});

@@ -23,6 +23,7 @@ class SettingsChecker {
   std::vector<std::string> run() const;
   /// Checks the section finetune alone, which does not depend on the model.
   void finetune() const;
+  void stage_names() const;
 
  private:
   using Mechanism = layers::MechanismInfo;

@@ -6,6 +6,7 @@
 namespace furlong {
 
 std::vector<std::string> SettingsChecker::run() const {
+  stage_names();  // before keys of the stages, which have no effect without them
   std::vector<std::string> warnings = table_.check_effects(default_table_, origins_);
   heads();
   rotary_scaling();
@@ -249,6 +250,18 @@ void SettingsChecker::finetune() const {
         fmt::format("{} cannot be combined with {}, which is the initial model and the teacher; remove one of the two",
                     cite(key), cite("finetune.source")));
   }
+  const auto lengths = citing({"finetune.benchmark_lengths"});
+  for (const std::string& length : finetune.benchmark_lengths) {
+    const bool number =
+        !length.empty() && length.size() <= 9 && length.find_first_not_of("0123456789") == std::string::npos;
+    if (!number || length[0] == '0')
+      lengths.fail(
+          fmt::format("finetune.benchmark_lengths: found {}; expected numbers of tokens from 1 to 999999999", length));
+  }
+}
+
+void SettingsChecker::stage_names() const {
+  const auto& finetune = copy_.finetune;
   const auto stages = citing({"finetune.stages"});
   for (std::size_t i = 0; i < finetune.stages.size(); ++i) {
     const std::string& name = finetune.stages[i];
@@ -258,14 +271,6 @@ void SettingsChecker::finetune() const {
     if (std::find(finetune.stages.begin(), finetune.stages.begin() + static_cast<std::ptrdiff_t>(i), name) !=
         finetune.stages.begin() + static_cast<std::ptrdiff_t>(i))
       stages.fail(fmt::format("finetune.stages: found {} twice; expected each stage once", name));
-  }
-  const auto lengths = citing({"finetune.benchmark_lengths"});
-  for (const std::string& length : finetune.benchmark_lengths) {
-    const bool number =
-        !length.empty() && length.size() <= 9 && length.find_first_not_of("0123456789") == std::string::npos;
-    if (!number || length[0] == '0')
-      lengths.fail(
-          fmt::format("finetune.benchmark_lengths: found {}; expected numbers of tokens from 1 to 999999999", length));
   }
 }
 

@@ -47,17 +47,7 @@ void check_trace(const LoadedSettings& loaded, const TrainOptions& options) {
   std::vector<std::string> files = input_files(loaded);
   if (!options.checkpoint.empty()) files.push_back(options.checkpoint.string());
   refuse_replacing_inputs(files, options.trace->path, "--trace");
-  const auto place = [](const fs::path& path) {
-    std::error_code unknown;
-    const fs::path found = fs::weakly_canonical(fs::absolute(path), unknown);
-    return found.has_filename() ? found : found.parent_path();  // ends in / if it does not exist yet
-  };
-  const fs::path trace = place(options.trace->path), folder = trace.parent_path(),
-                 run = place(loaded.settings.run_directory);
-  for (const char* name : {"config.yaml", "metrics.jsonl", "resume_id", ".lock", "checkpoints", "tensorboard"})
-    if (trace == run / name || folder == place(run / name))
-      throw UserError("--trace {}: training writes its own files there; choose another path",
-                      options.trace->path.string());
+  refuse_file_of_run(loaded.settings.run_directory, options.trace->path, "--trace");
 }
 
 class Run {

@@ -85,10 +85,7 @@ void check_targets(const Settings& settings, const Vocabulary& vocabulary, const
                                         settings.data.batch_size, max_batches);
   // Reads at most as many samples as exist; the memory of a full batch is checked elsewhere.
   const std::int64_t samples =
-      settings.data.sampler == "stream"
-          ? settings.data.batch_size
-          : std::min(settings.data.batch_size,
-                     std::max<std::int64_t>(1, static_cast<std::int64_t>(source->n_samples())));
+      settings.data.sampler == "stream" ? settings.data.batch_size : source->rows_of_one_pass(settings.data.batch_size);
   std::int64_t batches = 0;
   for (std::uint64_t first = 0; first < source->n_samples() && (max_batches == 0 || batches < max_batches);
        first += static_cast<std::uint64_t>(samples), ++batches) {
@@ -105,10 +102,13 @@ Evaluation evaluate(Model& model, const BatchSource& source, const EvaluationPas
   const WorkShare alone;
   const WorkShare& share = pass.share ? *pass.share : alone;
   require(!pass.observe || !share.group(), "an observer of batches needs a single process");
+  // Rows beyond the split are padding. Ranks share the rows of the whole batch; streams need all of them.
+  std::int64_t batch_size = pass.batch_size;
+  if (!share.group() && model.settings.data.sampler != "stream") batch_size = source.rows_of_one_pass(batch_size);
   std::optional<RecurrentState> carried;
-  if (pass.stateful) carried.emplace(*model.decoder, pass.batch_size);
-  const SampleShare samples = share.samples(pass.batch_size);
-  require(!carried || samples.samples == pass.batch_size, "stateful training needs a single process");
+  if (pass.stateful) carried.emplace(*model.decoder, batch_size);
+  const SampleShare samples = share.samples(batch_size);
+  require(!carried || samples.samples == batch_size, "stateful training needs a single process");
 
   Tape tape(model.stream);
   const Tape::NoGradient guard(tape);
@@ -123,7 +123,7 @@ Evaluation evaluate(Model& model, const BatchSource& source, const EvaluationPas
   const auto start = Clock::now();
   std::int64_t batches = 0;
   for (std::uint64_t first = 0; first < source.n_samples() && (pass.max_batches == 0 || batches < pass.max_batches);
-       first += static_cast<std::uint64_t>(pass.batch_size), ++batches) {
+       first += static_cast<std::uint64_t>(batch_size), ++batches) {
     const Batch batch =
         share.cut(source.single_pass_batch(first + static_cast<std::uint64_t>(samples.first), samples.samples),
                   model.settings.objective.name == Objective::next_token);
@@ -165,9 +165,6 @@ Evaluation evaluate(Model& model, const Dataset& data, Split split, std::int64_t
                     const BatchObserver& observe) {
   const auto source =
       evaluation_source(model.settings, model.vocabulary, data, split, sequence_length, batch_size, max_batches);
-  // Rows beyond the split are padding. Ranks share the rows of the whole batch; streams need all of them.
-  if (!share.group() && model.settings.data.sampler != "stream")
-    batch_size = std::clamp<std::int64_t>(static_cast<std::int64_t>(source->n_samples()), 1, batch_size);
   const Evaluation result = evaluate(model, *source,
                                      {.batch_size = batch_size,
                                       .max_batches = max_batches,

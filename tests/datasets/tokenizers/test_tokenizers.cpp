@@ -179,6 +179,8 @@ TEST_F(TokenizerTest, VocabAndMergesMatchTokenizerJson) {
   file("tokenizer_config.json",
        R"({"tokenizer_class": "Qwen2TokenizerFast", "eos_token": {"content": "<|endoftext|>"}, "bos_token": null})");
   EXPECT_EQ(load_tokenizer(folder_)->encode("e\u0301"), pair->encode("\u00e9"));
+  file("tokenizer_config.json", R"({"tokenizer_class": "GPT2Tokenizer", "add_bos_token": true, "bos_token": "he"})");
+  EXPECT_THAT(load_tokenizer(folder_)->framed(Ids{0}), ElementsAre(256, 0));
   file("tokenizer_config.json", R"({"tokenizer_class": "CLIPTokenizer"})");
   EXPECT_THAT(message_of<UserError>([&] { load_tokenizer(folder_); }),
               HasSubstr("the tokenizer class CLIPTokenizer cannot be read from vocab.json"));
@@ -195,6 +197,7 @@ TEST_F(TokenizerTest, RobertaFramesTextAndReadsConfig) {
   file("tokenizer_config.json", R"({"tokenizer_class": "RobertaTokenizer", "add_prefix_space": true})");
   const auto tokenizer = load_tokenizer(folder_);
   EXPECT_THAT(tokenizer->framed(tokenizer->encode("he")), ElementsAre(259, 257, 260));
+  EXPECT_THAT(tokenizer->encode("he\xff he\xffhe"), ElementsAre(257, 255, 257, 255, 256)) << "no spaces in words";
   EXPECT_THAT(tokenizer->encode("x  <mask>", SpecialTokenMode::as_token), ElementsAre(' ', 'x', 261))
       << "<mask> includes the spaces before it";
   EXPECT_EQ(tokenizer->special().mask, 261);
@@ -304,14 +307,14 @@ TEST_F(TokenizerTest, SentencePieceUnigramPicksMostLikelySegmentation) {
 TEST_F(TokenizerTest, SentencePieceReadsAccompanyingFiles) {
   file("spiece.model", small_unigram().serialized());
   file("tokenizer_config.json", R"({"tokenizer_class": "T5Tokenizer", "eos_token": "</s>", "added_tokens_decoder":
-    {"2": {"content": "</s>", "special": true}, "11": {"content": "<extra_id_0>", "special": true}}})");
+    {"2": {"content": "</s>", "special": true}, "11": {"content": "<extra_id_0>", "lstrip": true}}})");
   const auto tokenizer = load_tokenizer(folder_);
   EXPECT_EQ(tokenizer->size(), 12);
   EXPECT_EQ(tokenizer->token(10), "");
   EXPECT_THAT(tokenizer->framed(tokenizer->encode("ab<extra_id_0>", SpecialTokenMode::as_token)),
               ElementsAre(4, 5, 11, 2));
   EXPECT_EQ(tokenizer->decode(Ids{4, 10, 11}), "a<extra_id_0>");
-  expect_same_through_json(*tokenizer, {"ab<extra_id_0>ab"});
+  expect_same_through_json(*tokenizer, {"ab  <extra_id_0>ab"});
   file("tokenizer_config.json", R"({"tokenizer_class": "XLMRobertaTokenizer"})");
   EXPECT_THAT(message_of<UserError>([&] { load_tokenizer(folder_); }),
               HasSubstr("XLMRobertaTokenizer does more than its SentencePiece model describes"));
@@ -322,7 +325,6 @@ TEST_F(TokenizerTest, SentencePieceReadsAccompanyingFiles) {
   EXPECT_THAT(message_of<UserError>([&] { load_tokenizer(folder_); }), HasSubstr("DebertaV2Tokenizer does more"));
   file("config.json", R"({"model_type": "umt5"})");
   EXPECT_THAT(load_tokenizer(folder_)->framed(Ids{4}), ElementsAre(4, 2)) << "as T5";
-  file("tokenizer_config.json", "{}");
   file("spiece.model", "not a model");
   EXPECT_THAT(message_of<UserError>([&] { load_tokenizer(folder_); }),
               HasSubstr("spiece.model: not a SentencePiece model"));

@@ -242,6 +242,19 @@ TEST_F(AnalyzeModelTest, AnalyzesGivenTensorsPerHead) {
   EXPECT_LT(settings[0].results[2].error, settings[1].results[2].error);
 }
 
+TEST_F(AnalyzeModelTest, SearchLimitBoundsThePolynomialsOfAdvice) {
+  const auto advice = [](const std::vector<std::string>& more) {
+    std::vector<std::string> all{"--std",          "0.5", "--lengths", "128", "--head-dim", "64",
+                                 "--target-error", "0.3", "--advise"};
+    all.insert(all.end(), more.begin(), more.end());
+    const Finished done = furlong(all);
+    EXPECT_EQ(done.status, 0) << done.err;
+    return done.out.substr(done.out.find("advice: "));
+  };
+  EXPECT_THAT(advice({}), StartsWith("advice: taylor:1, m = 65"));
+  EXPECT_THAT(advice({"--search-limit", "16"}), Not(StartsWith("advice: taylor")));
+}
+
 TEST_F(AnalyzeModelTest, CommandPrintsTableAndWritesJsonAndPlot) {
   const Finished done = furlong({"--std",
                                  "0.3,0.6",

@@ -80,6 +80,10 @@ TEST_F(ReportTest, ReadsMetricsConfigAndState) {
   EXPECT_DOUBLE_EQ(run.seconds(), 200 / 100.0 + 400 / 50.0 + 200 / 100.0);
   EXPECT_THAT(run.splits.at("validation").values.at("accuracy"), ElementsAre(0.5, 0.5, 0.5));
   EXPECT_TRUE(run.problems.empty());
+  std::filesystem::create_directory(path / "checkpoints");
+  EXPECT_EQ(read_run(path).state, RunState::stopped) << "the last step was not saved";
+  write_file_atomically(path / "checkpoints" / "step_00000004.h5", "");
+  EXPECT_EQ(read_run(path).state, RunState::finished);
 }
 
 // With --allow-new-data the losses of the earlier data are no bar.

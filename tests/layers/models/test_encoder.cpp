@@ -162,7 +162,7 @@ TEST_P(EveryEncoder, WeightDecayAppliesToMatricesAlone) {
   const bool has_window = std::any_of(of_map.begin(), of_map.end(), [](const MechanismInfo* info) {
     return std::string_view(info->name) == "windowed";
   });
-  if (has_window) expected.insert("attention.gate");
+  if (has_window) expected.insert(GetParam().option == "recurrent_heads" ? "heads_0_1.gate" : "attention.gate");
   if (GetParam().feature_map == "hedgehog") expected.insert({"query_features.weight", "key_features.weight"});
   if (GetParam().option == "unnormalized") expected.insert("output_norm.weight");
   EXPECT_EQ(without, expected);

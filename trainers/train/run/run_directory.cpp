@@ -138,4 +138,16 @@ void RunDirectory::throw_moved() const {
       path_.string());
 }
 
+void refuse_file_of_run(const fs::path& run, const fs::path& output, const char* option) {
+  const auto place = [](const fs::path& path) {
+    std::error_code unknown;
+    const fs::path found = fs::weakly_canonical(fs::absolute(path), unknown);
+    return found.has_filename() ? found : found.parent_path();  // ends in / if it does not exist yet
+  };
+  const fs::path file = place(output), folder = file.parent_path(), directory = place(run);
+  for (const char* name : {"config.yaml", "metrics.jsonl", "resume_id", ".lock", "checkpoints", "tensorboard"})
+    if (file == directory / name || folder == place(directory / name))
+      throw UserError("{} {}: training writes its own files there; choose another path", option, output.string());
+}
+
 }  // namespace furlong

@@ -63,4 +63,8 @@ class RunDirectory {
   std::unique_ptr<RunLock> lock_;  // rank 0 only
 };
 
+/// Throws UserError if `output` is, or lies among, the files that a training in the directory `run` writes. `option` is
+/// where its path comes from. Neither needs to exist.
+void refuse_file_of_run(const std::filesystem::path& run, const std::filesystem::path& output, const char* option);
+
 }  // namespace furlong

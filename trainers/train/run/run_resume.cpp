@@ -301,6 +301,7 @@ bool clean_up(const std::optional<fs::path>& from, const Loaded& loaded, const R
               const Trainer& trainer, CheckpointDirectory& checkpoints) {
   // A run that continues in another directory takes its metrics along.
   if (!loaded.is_own) forget_earlier_run(directory, checkpoints);
+  if (!from) remove_events(directory.path() / "tensorboard");  // of a start that ended before its first checkpoint
   if (from && (!loaded.is_own || !fs::exists(directory.metrics())))
     write_file_atomically(directory.metrics(), loaded.metrics);
   const std::int64_t step = trainer.steps();
