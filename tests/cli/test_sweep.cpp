@@ -215,8 +215,7 @@ TEST_F(SweepProgramTest, TrainsOneRunByIndex) {
 }
 
 TEST_F(SweepProgramTest, RunWithoutItsLastCheckpointIsNotFinished) {
-  sweep("list: [{seed: 1}, {seed: 2}, {seed: 3}]
-");
+  sweep("list: [{seed: 1}, {seed: 2}, {seed: 3}]\n");
   for (const char* index : {"1", "2"}) ASSERT_EQ(run({"--index", index}).status, 0);
   fs::remove(path("out/seed=1/checkpoints/step_00000004.h5"));  // as after a failed write
   ASSERT_EQ(run({"--index", "3"}).status, 0);

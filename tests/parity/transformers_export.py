@@ -528,6 +528,7 @@ def main():
     transformers.logging.disable_default_handler()
     transformers.logging.add_handler(deprecated)
     transformers.utils.logging.disable_progress_bar()
+    logging.getLogger("accelerate").setLevel(logging.ERROR)  # of parts on the CPU
     print(f"transformers {transformers.__version__}, torch {torch.__version__}", flush=True)
     failures = []
     for name in only or [*table, "from_bert", "from_llama"]:

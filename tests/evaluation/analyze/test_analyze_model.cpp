@@ -243,7 +243,7 @@ TEST_F(AnalyzeModelTest, AnalyzesGivenTensorsPerHead) {
 }
 
 TEST_F(AnalyzeModelTest, SearchLimitBoundsThePolynomialsOfAdvice) {
-  const auto advice = [](const std::vector<std::string>& more) {
+  const auto advice = [&](const std::vector<std::string>& more) {
     std::vector<std::string> all{"--std",          "0.5", "--lengths", "128", "--head-dim", "64",
                                  "--target-error", "0.3", "--advise"};
     all.insert(all.end(), more.begin(), more.end());
