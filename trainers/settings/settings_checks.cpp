@@ -242,6 +242,7 @@ void SettingsChecker::output_layer() const {
 void SettingsChecker::finetune() const {
   const auto& finetune = copy_.finetune;
   if (finetune.source.empty()) return;
+  stage_names();
   for (const char* key : {"teacher.loss", "model.weights"}) {
     const bool set = std::string_view(key) == "teacher.loss" ? copy_.teacher.has_loss() : !copy_.model.weights.empty();
     if (!set) continue;
