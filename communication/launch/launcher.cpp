@@ -104,10 +104,10 @@ class Launch {
     start(settings);
     collect_exits();  // start() has taken the signals of ranks that ended meanwhile
     while (count_living() > 0) {
+      enforce_deadline();  // before the first wait, too: no signal may follow what has happened so far
       wait_for_events();
       handle_signals();
       collect_exits();
-      enforce_deadline();
       relay();
     }
     finish_output();

@@ -361,7 +361,7 @@ std::vector<std::string> Table::check_effects(const Table& defaults, const Origi
     const Value value = key.get();
     const bool is_default = value == defaults.find(key.path())->get();
     // To switch off what is off is what happens anyway.
-    const bool is_off = is_default && is_nothing(value);
+    const bool is_off = is_default && (value == Value(false) || (!key.zero_meaning().empty() && is_nothing(value)));
     const bool touched = (origin != origins.end() || !is_default) && !is_off;
     const Condition* condition = touched ? unmet(key) : nullptr;
     if (!condition) continue;
