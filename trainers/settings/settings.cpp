@@ -30,9 +30,9 @@ page, and `furlong config schema` a JSON Schema for editors.
   top-level key. Its value is a path, or a list of paths in increasing priority, relative to the
   including file.
 - **Errors.** Unknown or repeated keys, wrong types, values out of range, impossible combinations
-  and keys without an effect are errors that name file, line and column. `false` for a switch that
-  has no effect is accepted. If `--set` makes a key of a file ineffective, the key is ignored with a
-  warning.
+  and keys without an effect are errors that name file, line and column. `false`, and a 0 that means
+  off or the default, are accepted without an effect. If `--set` makes a key of a file ineffective,
+  the key is ignored with a warning.
 - **Null** unsets a value and restores the default: `--set a.b=null` that of the file, `key: null`
   that of an included file.
 - **Paths** are relative to the current directory. Only in paths, `${NAME}` and `${NAME:-default}`
