@@ -88,17 +88,6 @@ class ShortConvolution(nn.Module):
         return F.conv1d(x.transpose(1, 2), self.weight.to(x.dtype)[:, None], groups=x.shape[2]).transpose(1, 2)
 
 
-class SharedProjection(nn.Module):
-    """Linformer's projection of all layers."""
-
-    def __init__(self, config):
-        super().__init__()
-        self.sequence_projection = projection_weight(config, None)
-
-    def forward(self):
-        return self.sequence_projection
-
-
 class Attention(nn.Module):
     def __init__(self, config, layer):
         super().__init__()
@@ -233,7 +222,7 @@ class FurlongModel(FurlongPreTrainedModel):
         self.attention = None
         projects = "linformer" in " ".join(config.attention_layers) and config.projection != "mean"
         if projects and config.sharing == "layers":
-            self.attention = SharedProjection(config)
+            self.attention = nn.ParameterDict({"sequence_projection": projection_weight(config, None)})
         blocks = 1 if config.shared_layers else config.num_hidden_layers
         self.blocks = nn.ModuleList(Block(config, layer) for layer in range(blocks))
         self.final_norm = Norm(config, config.hidden_size) if config.norm_placement == "pre" else None
@@ -309,7 +298,7 @@ class FurlongModel(FurlongPreTrainedModel):
             angles = angles_of(positions, config.rotary_frequencies)[:, None]
             factor, dtype = config.rotary_attention_factor, torch.promote_types(x.dtype, torch.float32)
             rotary = tuple((factor * part).to(dtype).to(x.device) for part in (angles.cos(), angles.sin()))
-        shared = None if self.attention is None else self.attention()
+        shared = None if self.attention is None else self.attention["sequence_projection"]
         return Tokens(mask, positions, rotary, shared)
 
     def embedded(self, x, positions, segments):
