@@ -216,14 +216,6 @@ TEST_F(TrainTest, MoreStepsContinueFinishedRun) {
   EXPECT_EQ(measured("run"), measured("whole"));
 }
 
-// Killed before its first checkpoint, so that the same command starts anew.
-TEST_F(TrainTest, EventsOfALostStartAreRemoved) {
-  run("run");
-  fs::remove_all(path("run/checkpoints"));
-  run("run");
-  EXPECT_EQ(std::distance(fs::directory_iterator(path("run/tensorboard")), fs::directory_iterator{}), 1);
-}
-
 TEST_F(TrainTest, ResumeNeverRemovesEarlierRun) {
   run("run");
   const auto first = measured("run");

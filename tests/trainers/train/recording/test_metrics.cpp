@@ -20,6 +20,8 @@
 #include "framework/core/error.h"
 #include "framework/io/atomic_file.h"
 #include "tests/temporary_folder.h"
+#include "tests/trainers/training.h"
+#include "trainers/train/train.h"
 
 namespace furlong {
 namespace {
@@ -363,6 +365,17 @@ TEST_F(MetricsTest, TensorboardFileMarksResume) {
   const auto start = fields(events[1]);
   EXPECT_EQ(as<std::int64_t>(start.find(2)->second), 41);
   EXPECT_EQ(as<std::int64_t>(fields(start.find(7)->second).find(1)->second), 1);  // SessionLog.START
+}
+
+// A run that was killed before its first checkpoint starts anew.
+TEST_F(MetricsTest, TensorboardHasNoEventsOfALostStart) {
+  const LoadedSettings settings =
+      testing::small_settings(testing::write_store((folder_ / "tokens.h5").string(), testing::synthetic_text(2000)),
+                              {"trainer.max_steps=6", "run_directory=" + (folder_ / "run").string()});
+  train(settings, {});
+  fs::remove_all(folder_ / "run/checkpoints");
+  train(settings, {});
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder_ / "run/tensorboard"), fs::directory_iterator{}), 1);
 }
 
 // The reader above must detect a damaged file; otherwise the tests that use it prove nothing.
