@@ -132,6 +132,11 @@ TEST_F(LabeledProgramTest, WritesPredictionsAndIntervals) {
   EXPECT_NE(metrics("1"), metrics("2"));
   const Finished without = furlong({"evaluate", path("run"), "--json", "--bootstrap", "0"});
   EXPECT_TRUE(Json::parse(without.out)["metrics"]["auroc"]["low"].is_null());
+  testing::expect_user_error(furlong({"evaluate", path("run"), "--bootstrap", "0", "--seed", "5"}),
+                             {"--seed has no effect with --bootstrap 0"});
+  testing::expect_user_error(furlong({"convert", path("run"), path("new.h5"), "--allow-unexpected"}),
+                             {"--allow-unexpected: ", "is a Furlong checkpoint"});
+  testing::expect_user_error(prepare({"--force", "--unknown", "map"}), {"--unknown has no effect on bytes"});
   for (const std::vector<std::string>& more : {std::vector<std::string>{"--by-position"}, {"--suite", "recall"}}) {
     std::vector<std::string> all{"evaluate", path("run")};
     all.insert(all.end(), more.begin(), more.end());

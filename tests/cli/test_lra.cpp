@@ -144,6 +144,10 @@ TEST_F(LraProgramTest, RefusesRunsAndDatasetsOfAnotherCommand) {
                     {"runs/listops_tiny_elu1/config.yaml", "optimizer.learning_rate is", "instead of 0.5;",
                      "another output directory"});
   expect_user_error(with({"--set", "trainer.max_steps=1"}), {"trainer.max_steps is 4 instead of 1"});
+  const Finished in_run = furlong(bench(
+      {"--tasks", "listops", "--mechanisms", "elu1", "--json-file", path("runs/listops_tiny_elu1/metrics.jsonl")}));
+  EXPECT_EQ(in_run.status, 2);
+  EXPECT_THAT(in_run.err, HasSubstr("metrics.jsonl: training writes its own files there"));
   expect_user_error(with({"--samples", "7,7,7"}), {"--samples", "listops.h5", "60", "7"});
   EXPECT_EQ(content(path("a")), rows);
   EXPECT_EQ(with({"--samples", "60,10,30", "--set", "log.every=2"}).status, 0);

@@ -23,7 +23,6 @@ class SettingsChecker {
   std::vector<std::string> run() const;
   /// Checks the section finetune alone, which does not depend on the model.
   void finetune() const;
-  void stage_names() const;
 
  private:
   using Mechanism = layers::MechanismInfo;
@@ -74,6 +73,7 @@ class SettingsChecker {
   void stateful() const;
   void lengths() const;
   void teacher() const;
+  void stage_names() const;
   void output_layer() const;
   void steps() const;
 
