@@ -220,16 +220,14 @@ void ConfinedProcess::receive(void* data, std::size_t bytes) {
 }
 
 void ConfinedProcess::throw_child_failure() {
-  if (child_ <= 0) throw MachineError("{}: the process that reads it has ended", path_);
-  int status = 0;
   // A child that has closed the channel exits shortly, or is killed.
-  for (int tries = 0; waitpid(child_, &status, WNOHANG) == 0; ++tries) {
+  for (int tries = 0; child_ > 0 && waitpid(child_, &status_, WNOHANG) == 0; ++tries) {
     if (tries == 100) kill(child_, SIGABRT);
     if (tries == 200) kill(child_, SIGKILL);
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
   child_ = -1;
-  const int signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+  const int signal = WIFSIGNALED(status_) ? WTERMSIG(status_) : 0;
   if (signal == SIGKILL) throw MachineError("{}: the process that reads it was killed; memory may be exhausted", path_);
   if (signal == SIGXCPU)
     throw UserError(

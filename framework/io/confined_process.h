@@ -27,6 +27,7 @@ class ConfinedProcess {
   void allow(std::uint64_t seconds, std::uint64_t bytes);
 
   // Both throw UserError if the child has crashed or exceeded its limits, MachineError if another process ended it.
+  // Later calls throw the same.
   void send(const void* data, std::size_t bytes);
   void receive(void* data, std::size_t bytes);
 
@@ -34,7 +35,8 @@ class ConfinedProcess {
   [[noreturn]] void throw_child_failure();
 
   std::string path_, library_;
-  pid_t child_ = -1;
+  pid_t child_ = -1;  ///< -1 after it has ended
+  int status_ = 0;    ///< of the ended child, from waitpid()
   int channel_ = -1;
   std::uint64_t memory_ = 0;   ///< address space at the fork, in bytes
   std::uint64_t seconds_ = 0;  ///< CPU time granted so far

@@ -109,5 +109,14 @@ TEST_F(ConfinedProcessTest, KillsAChildThatClosesItsChannelAndStays) {
   EXPECT_THAT(testing::message_of<UserError>([&] { process.receive(&answer, 1); }), HasSubstr("crashed"));
 }
 
+TEST_F(ConfinedProcessTest, LaterCallsThrowTheSameAsTheFirst) {
+  ConfinedProcess process(file_, "input", "the library", [](int, int) { std::abort(); });
+  char answer = 0;
+  for (int call = 0; call < 2; ++call) {
+    EXPECT_THAT(testing::message_of<UserError>([&] { process.receive(&answer, 1); }), HasSubstr("crashed"));
+    EXPECT_THAT(testing::message_of<UserError>([&] { process.send("q", 1); }), HasSubstr("crashed"));
+  }
+}
+
 }  // namespace
 }  // namespace furlong
