@@ -9,6 +9,7 @@ import json
 import os
 import pathlib
 import platform
+import re
 import shutil
 import statistics
 import subprocess
@@ -170,6 +171,19 @@ def cpu_numbers():
     return ", ".join(f"{name} {found[key]}" for name, key in names.items() if key in found)
 
 
+def processor(threads):
+    """What a peer's best settings depend on. Virtual machines name different processors alike ("AMD EPYC"), and hide
+    instructions of equal ones."""
+    flags = re.search(r"^flags\s*:(.*)$", pathlib.Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    known = ("avx2", "avx512f", "avx512_bf16", "amx_bf16")
+    return {
+        "cpu": cpu_model(),
+        "cpu_numbers": cpu_numbers(),
+        "instructions": [name for name in known if flags and name in flags[1].split()],
+        "threads": threads,
+    }
+
+
 def commit():
     """This commit; -dirty if files other than results have changed."""
     git = lambda *words: subprocess.run(["git", *words], capture_output=True, text=True, cwd=ROOT).stdout.strip()
@@ -178,6 +192,7 @@ def commit():
 
 
 def provenance(threads):
+    """Call it before anything else, so that the load is that of others."""
     run = lambda *command: subprocess.run(command, capture_output=True, text=True, cwd=ROOT).stdout.strip()
     memory = {
         line.split(":")[0]: line.split(":")[1].strip()
@@ -190,9 +205,7 @@ def provenance(threads):
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "commit": commit(),
         "machine": {
-            "cpu": cpu_model(),
-            "cpu_numbers": cpu_numbers(),
-            "threads": threads,
+            **processor(threads),
             "cores": os.cpu_count(),
             "memory": memory["MemTotal"],
             "kernel": platform.release(),

@@ -104,6 +104,7 @@ def by_turns(peer, ours, before, rounds, peer_request, our_request):
     result = {
         **compare(seconds("peer", "seconds"), seconds("ours", "seconds")),
         "forward": compare(seconds("peer", "forward_seconds"), seconds("ours", "forward_seconds")),
+        "our_commit": answers["ours"][-1]["commit"],
         "our_extra_bytes": answers["ours"][-1]["extra_bytes"],
         "our_peak_bytes": answers["ours"][-1]["peak_bytes"],
     }
@@ -118,24 +119,41 @@ def by_turns(peer, ours, before, rounds, peer_request, our_request):
     return result
 
 
-def both_attentions(arguments, shape, program, candidate):
-    """favor_positive and softmax alternating, the peer as `candidate` of the sweep says."""
-    environment = peer_environments(arguments.threads)[candidate["environment"]]
+def softmax_environments(arguments, shape):
+    """Seconds of scaled_dot_product_attention in each environment, the fastest first."""
+    times = {}
+    for name, environment in peer_environments(arguments.threads).items():
+        with Worker([arguments.python, PEER], environment) as peer:
+            times[name] = seconds_of(peer, 1, threads=arguments.threads, **shape, attention="softmax")
+        print(f"peer softmax, {name}: {times[name]:.3f} s", flush=True)
+    return dict(sorted(times.items(), key=lambda one: one[1]))
+
+
+def both_attentions(arguments, shape, program, candidate, softmax_environment):
+    """favor_positive and softmax alternating, the peer of the first as `candidate` of the sweep says."""
+    environments = peer_environments(arguments.threads)
     favor = {key: candidate[key] for key in ("attention", "form", "chunk", "compile")}
-    result = {"peer": candidate}
-    with (
-        Worker([arguments.python, PEER], environment) as peer,
-        Worker([program], our_environment(arguments.threads)) as ours,
-        Worker([arguments.before], our_environment(arguments.threads)) if arguments.before else nullcontext() as before,
+    result = {"peer": candidate, "softmax_environment": softmax_environment}
+    for name, environment, rounds, theirs, own in (
+        (
+            "favor_positive",
+            candidate["environment"],
+            arguments.rounds,
+            favor,
+            {"attention": "linear", "chunk": arguments.our_chunk},
+        ),
+        ("softmax", softmax_environment, max(3, arguments.rounds - 2), *2 * ({"attention": "softmax"},)),
     ):
-        for name, rounds, theirs, own in (
-            ("favor_positive", arguments.rounds, favor, {"attention": "linear", "chunk": arguments.our_chunk}),
-            ("softmax", max(3, arguments.rounds - 2), {"attention": "softmax"}, {"attention": "softmax"}),
+        earlier = Worker([arguments.before], our_environment(arguments.threads)) if arguments.before else nullcontext()
+        with (
+            Worker([arguments.python, PEER], environments[environment]) as peer,
+            Worker([program], our_environment(arguments.threads)) as ours,
+            earlier as before,
         ):
             their_request, our_request = {**shape, "threads": arguments.threads, **theirs}, {**shape, **own}
             found = by_turns(peer, ours, before, rounds, their_request, our_request)
             print(
-                f"{name}, peer with {candidate['environment']}: {found['peer_seconds']['median']:.3f} s, ours "
+                f"{name}, peer with {environment}: {found['peer_seconds']['median']:.3f} s, ours "
                 f"{found['our_seconds']['median']:.3f} s: {found['ratio']:.2f} times as fast, "
                 f"{found['our_extra_bytes'] / 1e6:.0f} MB besides the results",
                 flush=True,
@@ -198,20 +216,25 @@ def main():
     parser.add_argument("--longest-softmax", type=int, default=32768, help="longest exact softmax; 0: none")
     add_peer_arguments(parser, "attention")
     arguments = parser.parse_args()
+    about = provenance(arguments.threads)
     budget = Budget(arguments.seconds)
     shape = {"n": arguments.n, "heads": arguments.heads, "d": arguments.d, "m": arguments.m, "dtype": arguments.dtype}
     program = arguments.program or our_program("benchmark_attention", arguments.build)
     result = {
         "what": f"forward and backward of causal attention, batch 1, {arguments.dtype}",
         "shape": shape,
-        **provenance(arguments.threads),
+        **about,
+        "settings": {key: getattr(arguments, key) for key in ("rounds", "chunks", "compile", "our_chunk", "seconds")},
     }
 
     best, stock, times = sweep(arguments, shape, budget)
     result["peer_sweep"] = {"best": best, "best_stock": stock, "all": times}
-    result.update(both_attentions(arguments, shape, program, best))
+    result["softmax_sweep"] = softmax_environments(arguments, shape)
+    order = list(result["softmax_sweep"])
+    result.update(both_attentions(arguments, shape, program, best, order[0]))
     if stock is not best and budget.allows(60, "the peer as PyTorch comes"):
-        result["stock_peer"] = both_attentions(arguments, shape, program, stock)
+        as_it_comes = next(name for name in order if MKL_AS_ON_INTEL not in name)
+        result["stock_peer"] = both_attentions(arguments, shape, program, stock, as_it_comes)
     with Worker([program], our_environment(arguments.threads)) as ours:
         result["scaling"] = scaling(ours, arguments, shape, budget)
         if result["scaling"]["exponent"]:

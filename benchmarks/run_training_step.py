@@ -10,6 +10,7 @@ Then runs one step of each at a longer sequence, in new processes, for their pea
 import argparse
 import datetime
 import json
+import subprocess
 from contextlib import nullcontext
 
 from common import (
@@ -20,11 +21,10 @@ from common import (
     Worker,
     add_peer_arguments,
     compare,
-    cpu_model,
-    cpu_numbers,
     our_environment,
     our_program,
     peer_environments,
+    processor,
     provenance,
     write_result,
 )
@@ -32,18 +32,17 @@ from common import (
 PEER = ROOT / "benchmarks" / "training_step" / "peer.py"
 
 
-def settings_of_sweep(environments, cpu, dtype, folder=RESULTS):
-    """The peer's best form, chunk and environment in the newest result of run_attention.py of this processor and dtype
-    whose environment exists here; None if there is no such result."""
+def settings_of_sweep(environments, processor, torch, dtype, folder=RESULTS):
+    """The peer's best form, chunk and environment in the newest result of run_attention.py of this processor, version
+    of PyTorch and dtype whose environment exists here; None if there is no such result."""
     fitting = []
     for path in folder.glob("attention_*.json"):
         found = json.loads(path.read_text())
         best = found.get("peer_sweep", {}).get("best")
         if not best or best["environment"] not in environments:
             continue
-        machine, shape = found["machine"], found["shape"]
-        # Virtual machines name different processors alike ("AMD EPYC"), so results without their numbers do not fit.
-        if (machine["cpu"], machine.get("cpu_numbers")) == cpu and shape.get("dtype", "float32") == dtype:
+        same = all(found["machine"].get(key) == value for key, value in processor.items())
+        if same and found["versions"]["torch"] == torch and found["shape"].get("dtype", "float32") == dtype:
             fitting.append((datetime.datetime.fromisoformat(found["date"]), path.name, best))
     if not fitting:
         return None
@@ -51,19 +50,26 @@ def settings_of_sweep(environments, cpu, dtype, folder=RESULTS):
     return {**{key: best[key] for key in ("form", "chunk", "environment")}, "from": name}
 
 
+def torch_version(arguments):
+    command = [arguments.python, "-c", "import torch; print(torch.__version__)"]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
 def settings_of_peer(arguments, environments):
     """Those of each dtype, or an error that names the commands that find them."""
     dtypes = arguments.dtypes or ["float32"]
-    cpu = (cpu_model(), cpu_numbers())
-    settings = {dtype: settings_of_sweep(environments, cpu, dtype) for dtype in dtypes}
+    here = processor(arguments.threads)
+    settings = {dtype: settings_of_sweep(environments, here, torch_version(arguments), dtype) for dtype in dtypes}
     missing = [dtype for dtype in dtypes if not settings[dtype]]
     if arguments.peer_chunk:
-        given = {"form": "batched", "environment": next(iter(environments)), "from": "--peer-chunk"}
-        return {dtype: {**(settings[dtype] or given), "chunk": arguments.peer_chunk} for dtype in dtypes}
+        given = {"form": "batched", "environment": next(iter(environments))}
+        chosen = {"chunk": arguments.peer_chunk, "from": "--peer-chunk"}
+        return {dtype: {**(settings[dtype] or given), **chosen} for dtype in dtypes}
     if missing:
         raise SystemExit(
             f"run_training_step.py: {RESULTS.relative_to(ROOT)} has no result of run_attention.py for this processor "
-            f"({cpu[0]}, {cpu[1]}) with {' and '.join(missing)}, from which PyTorch's best settings are taken; "
+            f"({here['cpu']}, {here['cpu_numbers']}, {' '.join(here['instructions'])}, {here['threads']} threads) and "
+            f"this PyTorch with {' and '.join(missing)}, from which PyTorch's best settings are taken; "
             f"run first, or choose with --peer-chunk:\n"
             + "\n".join(
                 f"  {arguments.python} benchmarks/run_attention.py --threads {arguments.threads} --dtype {dtype} "
@@ -147,6 +153,7 @@ def speed(arguments, model, program, environment, favor, dtype, budget):
         result[f"{side}_peak_resident_bytes"] = answers[side]["peak_resident_bytes"]
         result[f"{side}_parameters"] = answers[side]["parameters"]
         result[f"{side}_loss"] = answers[side]["loss"]
+    result["our_commit"] = answers["ours"]["commit"]
     result["peer_modes"], result["peer_best"] = modes, peer_request
     print(
         f"{dtype}: peer {result['peer_tokens_per_second']:.0f}, ours {result['ours_tokens_per_second']:.0f} tokens/s: "
@@ -157,8 +164,8 @@ def speed(arguments, model, program, environment, favor, dtype, budget):
 
 
 def memory(arguments, model, program, favor, dtype):
-    """One step of each in fresh processes. The peer under its default allocator, which gives memory back: its smallest
-    footprint."""
+    """One step of each in fresh processes. The peer, not compiled, under its default allocator, which gives memory
+    back, in the form that takes less."""
     request = {**model, "n": arguments.long_n, "dtype": dtype}
     result = {"n": arguments.long_n, "dtype": dtype}
     for name, checkpointing in (("ours", "elementwise"), ("ours_recomputing_blocks", "blocks")):
@@ -166,16 +173,21 @@ def memory(arguments, model, program, favor, dtype):
             linear = {"attention": "linear", "chunk": arguments.our_chunk, "activation_checkpointing": checkpointing}
             ours.ask(**request, **linear)
             result[name] = ours.ask(**request, **linear)
-    try:
-        with Worker([arguments.python, PEER], peer_environments(arguments.threads)["default"]) as peer:
-            result["peer"] = peer.ask(**request, **favor, threads=arguments.threads)
-    except Failed as error:
-        result["peer"] = {"failed": str(error)}
-        print(
-            f"n {arguments.long_n}: ours {result['ours']['peak_resident_bytes'] / 1e9:.2f} GB; peer failed: {error}",
-            flush=True,
-        )
+    forms = []
+    for form in ("batched", "loop"):
+        try:
+            with Worker([arguments.python, PEER], peer_environments(arguments.threads)["default"]) as peer:
+                answer = peer.ask(**request, **{**favor, "form": form}, threads=arguments.threads)
+            forms.append({"form": form, **answer})
+        except Failed as error:
+            forms.append({"form": form, "failed": str(error)})
+            print(f"n {arguments.long_n}: peer {form} failed: {error}", flush=True)
+    result["peer_forms"] = forms
+    measured = [answer for answer in forms if "peak_resident_bytes" in answer]
+    if not measured:
+        print(f"n {arguments.long_n}: ours {result['ours']['peak_resident_bytes'] / 1e9:.2f} GB", flush=True)
         return result
+    result["peer"] = min(measured, key=lambda answer: answer["peak_resident_bytes"])
     ours, peer = result["ours"]["peak_resident_bytes"], result["peer"]["peak_resident_bytes"]
     result["ratio"] = ours / peer
     result["ratio_recomputing_blocks"] = result["ours_recomputing_blocks"]["peak_resident_bytes"] / peer
@@ -211,6 +223,7 @@ def main():
     parser.add_argument("--peer-chunk", type=int, help="instead of that of run_attention.py")
     add_peer_arguments(parser, "training_step")
     arguments = parser.parse_args()
+    about = provenance(arguments.threads)
     budget = Budget(arguments.seconds)
     environments = peer_environments(arguments.threads)
     settings = settings_of_peer(arguments, environments)
@@ -229,7 +242,7 @@ def main():
         "what": "training step of a decoder with FAVOR+ attention: forward, loss, backward, clipping, AdamW",
         "model": model,
         "peer_settings": settings,
-        **provenance(arguments.threads),
+        **about,
         "speed": {},
     }
     for dtype in arguments.dtypes:

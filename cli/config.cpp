@@ -8,6 +8,7 @@
 #include "cli/command_line.h"
 #include "cli/common_options.h"
 #include "cli/json_output.h"
+#include "cli/text_output.h"
 #include "framework/core/error.h"
 #include "trainers/model/objective.h"
 #include "trainers/settings/settings.h"
@@ -35,8 +36,8 @@ void show(const ConfigArguments& options) {
   if (options.as_json)
     print_json(shown_as_json(loaded));
   else
-    fmt::print("{}", options.only_changed ? changed_to_yaml(loaded, options.with_comments)
-                                          : shown_as_yaml(loaded, options.with_comments));
+    print_text(options.only_changed ? changed_to_yaml(loaded, options.with_comments)
+                                    : shown_as_yaml(loaded, options.with_comments));
 }
 
 std::unique_ptr<Dataset> open_dataset(const LoadedSettings& loaded) {

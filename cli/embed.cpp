@@ -4,6 +4,7 @@
 #include "cli/sequence_options.h"
 #include "framework/core/clock.h"
 #include "framework/core/log.h"
+#include "framework/io/atomic_file.h"
 
 namespace furlong::command_line {
 namespace {
@@ -16,6 +17,7 @@ struct EmbedArguments {
 
 void run(EmbedArguments& options) {
   refuse_input_as_output(options.shared, options.output);
+  AtomicFile(options.output).discard();  // of two writers the second is refused before it reads
   Model model = open_model(options.shared);
   options.embed.model = options.shared.model;
   EmbedReport report;

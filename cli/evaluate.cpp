@@ -208,6 +208,19 @@ std::string rows_of(const Settings& settings) {
   return settings.data.stateful || settings.data.sampler == "stream" ? "stream" : "windows";
 }
 
+/// After the results are printed: a script must not continue with them.
+void require_finite(bool finite, const std::string& path) {
+  if (!finite)
+    throw MachineError("{}: a loss is not finite, because numbers overflow in the model; check its weights and dtype",
+                       path);
+}
+
+bool is_finite(const Findings& findings) {
+  return std::isfinite(findings.found.loss) &&
+         std::all_of(findings.lengths.begin(), findings.lengths.end(),
+                     [](const LengthLoss& one) { return std::isfinite(one.found.loss); });
+}
+
 void run_suite(Model& model, const EvaluateArguments& options) {
   const RecallSuiteOptions suite{
       .lengths = options.lengths, .samples = options.samples, .seed = options.seed.value_or(1)};
@@ -222,25 +235,21 @@ void run_suite(Model& model, const EvaluateArguments& options) {
   };
   const auto results =
       recall_suite(model, suite, options.json ? std::function<void(const RecallResult&)>() : print_row);
-  if (!options.json) return;
-  Json object = origin_of(model);
-  object.update(
-      {{"suite", options.suite}, {"samples", suite.samples}, {"seed", suite.seed}, {"results", as_json(results)}});
-  print_json(object);
-}
-
-/// After the results are printed: a script must not continue with them.
-void throw_if_not_finite(const Findings& findings, const std::string& path) {
-  if (!std::isfinite(findings.found.loss) ||
-      !std::all_of(findings.lengths.begin(), findings.lengths.end(),
-                   [](const LengthLoss& one) { return std::isfinite(one.found.loss); }))
-    throw MachineError("{}: a loss is not finite, because numbers overflow in the model; check its weights and dtype",
-                       path);
+  if (options.json) {
+    Json object = origin_of(model);
+    object.update(
+        {{"suite", options.suite}, {"samples", suite.samples}, {"seed", suite.seed}, {"results", as_json(results)}});
+    print_json(object);
+  }
+  require_finite(
+      std::all_of(results.begin(), results.end(), [](const RecallResult& one) { return std::isfinite(one.loss); }),
+      model.checkpoint);
 }
 
 void run(const EvaluateArguments& options) {
   set_thread_count(static_cast<int>(options.threads));
   const std::filesystem::path path = checkpoint_of(options.run);
+  if (!options.predictions.empty()) AtomicFile(options.predictions).discard();  // as in measure(), before the reading
   const CheckpointReader checkpoint = CheckpointReader::open(path);
   Model model = load_model(checkpoint, device_from_name(options.device), weights_named(options.weights));
   const Settings& settings = model.settings;
@@ -275,7 +284,7 @@ void run(const EvaluateArguments& options) {
     if (options.by_position) object["by_position"] = as_json(findings.positions);
     if (!options.lengths.empty()) object["lengths"] = as_json(findings.lengths);
     print_json(object);
-    return throw_if_not_finite(findings, path.string());
+    return require_finite(is_finite(findings), path.string());
   }
   const std::string rows = rows_of(settings);
   fmt::print("{} (step {}) on the {} split of {}, {} tokens in {} {}\n", model.checkpoint, model.step, options.split,
@@ -289,7 +298,7 @@ void run(const EvaluateArguments& options) {
   print_measures(findings.measures);
   if (options.by_position) print_positions(findings.positions);
   if (!options.lengths.empty()) print_lengths(findings.lengths);
-  throw_if_not_finite(findings, path.string());
+  require_finite(is_finite(findings), path.string());
 }
 
 }  // namespace

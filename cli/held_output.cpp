@@ -1,10 +1,13 @@
 #include "cli/held_output.h"
 
+#include <chrono>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "datasets/prepare/dataset_writer.h"
 #include "framework/core/file_error.h"
+#include "framework/core/log.h"
 #include "framework/io/checkpoint_file.h"
 #include "framework/io/hdf5.h"
 
@@ -47,6 +50,23 @@ void refuse_replacing_data(const std::filesystem::path& output, const char* opti
   if (const std::string data = data_in(output); !data.empty())
     throw UserError("{}: is {}; this command does not replace it; choose another {}, or remove the file",
                     output.string(), data, option);
+}
+
+bool write_when_free(const std::filesystem::path& path, std::string_view text) {
+  constexpr int attempts = 20;
+  for (int attempt = 1;; ++attempt) {
+    try {
+      write_file_atomically(path, text);
+      return true;
+    } catch (const FileInUse& error) {
+      if (attempt < attempts) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(50));
+        continue;
+      }
+      log_warn("--json-file: {}", error.what());
+      return false;
+    }
+  }
 }
 
 HeldOutput::HeldOutput(const std::filesystem::path& path) {

@@ -13,6 +13,11 @@ namespace furlong::command_line {
 /// replaces, with --force; so it does for a file that cannot be read. `option`: where the path comes from.
 void refuse_replacing_data(const std::filesystem::path& output, const char* option = "--output");
 
+/// Atomically replaces `path`, given by --json-file, by a file with the results of work that is done: if another
+/// process is writing the file, waits for it up to a second, then warns. Returns whether the file has the text. Throws
+/// as AtomicFile for other failures.
+bool write_when_free(const std::filesystem::path& path, std::string_view text);
+
 /// Where text goes: a file that appears whole, or standard output, which gets all of it at the end.
 class HeldOutput {
  public:

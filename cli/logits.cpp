@@ -25,6 +25,7 @@ void run(const LogitsArguments& options) {
   refuse_replacing_inputs(files_of_run(options.run), options.output);
   refuse_replacing_inputs({options.input.string()}, options.output);
   refuse_replacing_data(options.output);
+  AtomicFile(options.output).discard();  // of two writers the second is refused before it reads
   const CheckpointReader checkpoint = CheckpointReader::open(path);
   Model model = load_model(checkpoint, device_from_name(options.device), weights_named(options.weights),
                            [](const Parameter&) { return true; });

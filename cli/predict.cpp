@@ -17,8 +17,8 @@ struct PredictArguments {
 void run(PredictArguments& options) {
   const bool json_lines = options.output.empty() ? options.json : writes_json_lines(options.output, "--output");
   refuse_input_as_output(options.shared, options.output);
+  HeldOutput output(options.output);  // of two writers the second is refused before it reads
   Model model = open_model(options.shared);
-  HeldOutput output(options.output);
   PredictionRows rows(json_lines, [&](std::string_view text) { output.write(text); });
   ReadSummary summary;
   const auto start = Clock::now();

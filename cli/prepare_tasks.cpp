@@ -50,7 +50,13 @@ void write_dataset(const LabeledTask& task, TaskArguments& arguments, const std:
   arguments.options.samples = samples_of_splits(arguments.samples);
   arguments.options.progress = log_progress;
   arguments.options.completed = [&] {
-    completed();
+    try {
+      completed();
+    } catch (...) {  // a failed command leaves no new dataset
+      std::error_code ignored;
+      if (!arguments.options.force) std::filesystem::remove(arguments.options.output, ignored);
+      throw;
+    }
     output_is_complete();
   };
   const PrepareReport report = prepare_task(task, arguments.options);

@@ -88,6 +88,7 @@ std::pair<std::size_t, bool> write(const ReportArguments& options, bool reloads)
     refuse_replacing_inputs({directory + "/recovery.json"}, options.output);
   if (const std::string extension = options.output.extension().string(); extension != ".html" && extension != ".htm")
     throw UserError("--output: {} has the extension '{}'; expected .html", options.output.string(), extension);
+  AtomicFile file(options.output);
   ReportTables tables;
   for (const std::string& file : options.lra) tables.lra.push_back(read_lra(file));
   bool running = false;
@@ -103,7 +104,6 @@ std::pair<std::size_t, bool> write(const ReportArguments& options, bool reloads)
   }
   ReportOptions page;
   page.reload_seconds = reloads && running ? options.interval : 0;
-  AtomicFile file(options.output);
   file.write(report_page(runs, tables, page));
   file.commit_last();
   return {runs.size(), running};

@@ -28,8 +28,8 @@ void run(ScoreArguments& options) {
   const bool json = writes_json(options);
   refuse_input_as_output(options.shared, options.output);
   refuse_replacing_inputs({options.mutations.string()}, options.output);
+  HeldOutput output(options.output);  // of two writers the second is refused before it reads
   Model model = open_model(options.shared);
-  HeldOutput output(options.output);
   ScoreFile file(json, options.score.positions, [&](std::string_view text) { output.write(text); });
   ReadSummary summary;
   const auto start = Clock::now();

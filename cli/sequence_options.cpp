@@ -198,8 +198,10 @@ void report_reading(const ReadSummary& summary, const char* empty_are) {
         "probabilities may be far too low; score shorter ones",
         summary.longer, summary.sequences);
   if (summary.not_finite > 0)
-    log_warn("{} of {} scores are not finite, because numbers overflow in the model; check its weights and dtype",
-             summary.not_finite, summary.sequences);
+    log_warn(
+        "results of {} of {} sequences are not finite, because numbers overflow in the model; check its weights "
+        "and dtype",
+        summary.not_finite, summary.sequences);
   if (summary.untrained_mutations > 0)
     log_warn(
         "{} mutations are from or to tokens that training left out of its loss (data.ignore_tokens), and have "

@@ -2,7 +2,6 @@
 #include "evaluation/sweep/sweep.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <exception>
 #include <limits>
@@ -12,7 +11,6 @@
 #include <numeric>
 #include <optional>
 #include <set>
-#include <thread>
 #include <tuple>
 
 #include "cli/command_line.h"
@@ -144,20 +142,6 @@ std::vector<Group> groups_of(const std::vector<SweepRun>& runs, const std::vecto
   return groups;
 }
 
-/// Writes the table as JSON. Training is done, so that a file in use is no failure: another process of the same sweep
-/// writes its table there, usually for some milliseconds.
-void write_json(const std::string& path, const Json& object) {
-  constexpr int attempts = 20;
-  for (int attempt = 1;; ++attempt) {
-    try {
-      return write_file_atomically(path, json_text(object));
-    } catch (const FileInUse& error) {
-      if (attempt == attempts) return log_warn("--json-file: {}", error.what());
-      std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    }
-  }
-}
-
 /// Checks that the file can be written, before the work. Another process of the sweep may be writing it.
 void probe_json(const std::string& path) {
   try {
@@ -197,8 +181,8 @@ bool write_results(const std::vector<SweepRun>& runs, const std::vector<SweepOut
   }
   if (!means.empty()) tables += "\n" + table_text(means, {"best, over seeds", "seeds", "mean", "deviation"});
   const bool printed = print_message(tables);
-  if (!options.json.empty()) write_json(options.json, object);
-  return printed || !options.json.empty();
+  const bool written = !options.json.empty() && write_when_free(options.json, json_text(object));
+  return printed || written;
 }
 
 /// Warns if the runs may validate different parts of the validation split, which changes the order of the table.
@@ -251,7 +235,7 @@ void print_plan(const std::vector<SweepRun>& runs) {
     std::string overrides;
     for (const auto& [key, value] : runs[i].values)
       overrides += fmt::format(" --set {}={}", key, config::to_text(value));
-    fmt::print("{:>{}}  {} {}\n", i + 1, std::to_string(runs.size()).size(), runs[i].name, overrides);
+    print_text(fmt::format("{:>{}}  {} {}\n", i + 1, std::to_string(runs.size()).size(), runs[i].name, overrides));
     if (const std::string missing = missing_data(runs[i].loaded.settings.data); !missing.empty())
       log_warn("{}: {} does not exist yet; furlong prepare writes tokenized datasets", runs[i].name, missing);
   }

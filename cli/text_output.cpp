@@ -39,6 +39,11 @@ std::string terminal_text(std::string_view text) {
   return shown;
 }
 
+void print_text(std::string_view text) {
+  // main() flushes, and reports what fails.
+  put(isatty(STDOUT_FILENO) != 0 ? terminal_text(text) : std::string(text));
+}
+
 bool print_message(const std::string& text) {
   return write_message(STDOUT_FILENO, isatty(STDOUT_FILENO) != 0 ? terminal_text(text) : text);
 }

@@ -20,6 +20,9 @@ class TextOutput {
   std::string partial_character_;  ///< bytes of an incomplete character
 };
 
+/// Prints whole text as TextOutput does.
+void print_text(std::string_view text);
+
 /// Prints text of a command that trains. If nobody reads it, it is lost, and the command continues (write_message()).
 /// Returns whether it was written: text that no file has must not be lost with status 0.
 bool print_message(const std::string& text);

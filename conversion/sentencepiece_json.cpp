@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <set>
 #include <string_view>
 #include <unordered_map>
-#include <unordered_set>
 
 #include "conversion/tokenizer_json.h"
 #include "datasets/tokenizers/base64.h"
@@ -32,8 +32,8 @@ struct PieceSplit {
 };
 
 /// The pieces of text by which a BPE model merges: neither control tokens nor bytes.
-std::unordered_set<std::string_view> merged_pieces(const SentencePieceProto& proto) {
-  std::unordered_set<std::string_view> found;
+std::set<std::string_view> merged_pieces(const SentencePieceProto& proto) {
+  std::set<std::string_view> found;
   for (const ModelPiece& piece : proto.pieces)
     if (piece.type == PieceType::normal) found.insert(piece.text);
   return found;
@@ -43,7 +43,7 @@ std::unordered_set<std::string_view> merged_pieces(const SentencePieceProto& pro
 /// the leftmost pair of all that become the same piece; a tokenizer.json ranks them. Where two pairs overlap in a text,
 /// as (ab, a) and (a, ba) do in "ab a ba", the right part of the first is the left part of the second: it starts and
 /// ends the piece.
-std::vector<PieceSplit> splits_of(const std::string& piece, const std::unordered_set<std::string_view>& pieces) {
+std::vector<PieceSplit> splits_of(const std::string& piece, const std::set<std::string_view>& pieces) {
   struct Ranked {
     int rank;
     PieceSplit split;

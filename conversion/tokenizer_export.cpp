@@ -118,8 +118,12 @@ TokenizerExport of_sentencepiece(const Vocabulary& vocabulary, const SequenceFra
   TokenizerExport result{{{"tokenizer.model", model}}, sentencepiece_obstacle(proto)};
   Json tokenizer;
   if (result.obstacle.empty()) {
-    const Json normalizer = Json::parse(parts.value("normalizer", nlohmann::json()).dump());
-    tokenizer = sentencepiece_json(proto, normalizer.is_null() ? Json::array() : normalizer.at("normalizers"));
+    const std::string text = parts.value("normalizer", nlohmann::json()).dump();
+    foreign::check_ordered_json(text, "the tokenizer's normalizer");
+    const Json normalizer = Json::parse(text);
+    tokenizer = sentencepiece_json(proto, normalizer.is_null()                 ? Json::array()
+                                          : normalizer.contains("normalizers") ? normalizer["normalizers"]
+                                                                               : Json::array({normalizer}));
     result.obstacle = add_own_tokens(parts.value("added", nlohmann::json::array()), proto, tokenizer);
   }
   if (result.obstacle.empty()) {

@@ -55,6 +55,7 @@ class Pool {
   }
   /// The vectors since the last call.
   std::vector<float> vectors() { return std::exchange(vectors_, {}); }
+  bool is_finite() const { return finite_; }
 
  private:
   void take(std::span<const double> state) {
@@ -81,7 +82,10 @@ class Pool {
       for (const double value : vector) squares += value * value;
       scale = 1 / std::max(std::sqrt(squares), 1e-12);
     }
-    for (const double value : vector) vectors_.push_back(static_cast<float>(value * scale));
+    for (const double value : vector) {
+      vectors_.push_back(static_cast<float>(value * scale));
+      finite_ = finite_ && std::isfinite(vectors_.back());
+    }
   }
 
   const EmbedOptions& options_;
@@ -89,6 +93,7 @@ class Pool {
   std::vector<double> sum_;               // of the states taken; or the one state
   std::deque<std::vector<double>> held_;  // the last states, which may be those to leave out
   std::vector<float> vectors_;
+  bool finite_ = true;  // all vectors so far
 };
 
 class Embedder : public SequenceWork {
@@ -139,7 +144,9 @@ class Embedder : public SequenceWork {
     pool_->finish();
     file_.rows(pool_->vectors());
     file_.end();
+    not_finite_ += !pool_->is_finite();
   }
+  std::uint64_t not_finite() const { return not_finite_; }
 
  private:
   void run(const std::vector<Sequence>& sequences, const std::vector<std::size_t>& batch,
@@ -153,6 +160,7 @@ class Embedder : public SequenceWork {
       add(hidden.narrow(0, static_cast<std::int64_t>(row), 1).narrow(1, 0, std::ssize(rows[row])), pool);
       pool.finish();
       vectors[batch[row]] = pool.vectors();
+      not_finite_ += !pool.is_finite();
     }
   }
 
@@ -165,6 +173,7 @@ class Embedder : public SequenceWork {
       extend(std::span(tokens).subspan(begin, count), state, pool);
     }
     pool.finish();
+    not_finite_ += !pool.is_finite();
     return pool.vectors();
   }
 
@@ -187,6 +196,7 @@ class Embedder : public SequenceWork {
   EmbeddingFile& file_;
   layers::GenerationState state_;
   std::optional<Pool> pool_;
+  std::uint64_t not_finite_ = 0;
 };
 
 std::int64_t layer_of(const Model& model, const EmbedOptions& options) {
@@ -236,7 +246,8 @@ EmbedReport embed(Model& model, const SequenceInput& input, const std::filesyste
   read.keep_empty = output.extension() == ".npy";  // rows have no ids: their number is that of the sequence
   read.frame = frame;
   read.progress = options.progress;
-  const ReadSummary summary = read_sequences(input, model.vocabulary, read, work);
+  ReadSummary summary = read_sequences(input, model.vocabulary, read, work);
+  summary.not_finite = work.not_finite();
   file->finish();
   return {summary, width, layer};
 }

@@ -63,6 +63,7 @@ class Results {
   /// Writes tokens [begin, begin + n) of a row. Tokens after the first `real` ones are padding.
   void write(std::int64_t row, std::int64_t begin, std::int64_t n, std::int64_t real, std::vector<double> values) {
     std::fill(values.begin() + real * width_, values.end(), 0.0);  // results at padding are meaningless
+    finite_ = finite_ && std::all_of(values.begin(), values.end(), [](double value) { return std::isfinite(value); });
     const hdf5::Shape offset{u(row), u(begin), 0}, count{1, u(n), u(width_)};
     if (wide_) {
       dataset_.write_block(offset, count, values.data(), values.size() * sizeof(double));
@@ -72,10 +73,12 @@ class Results {
     }
   }
 
+  bool is_finite() const { return finite_; }
+
  private:
   static std::uint64_t u(std::int64_t i) { return static_cast<std::uint64_t>(i); }
   std::int64_t width_;
-  bool wide_;
+  bool wide_, finite_ = true;
   hdf5::Dataset dataset_;
 };
 
@@ -124,6 +127,9 @@ void write_logits(Model& model, const TokenRows& rows, const fs::path& output, c
   file.write("lengths", hdf5::Type::i64, {static_cast<std::uint64_t>(rows.rows())}, rows.lengths.data());
   file.close();
   place.commit_last();
+  if (!results.is_finite())
+    log_warn("some {} are not finite, because numbers overflow in the model; check its weights and dtype",
+             options.hidden ? "hidden states" : "logits");
 }
 
 }  // namespace furlong

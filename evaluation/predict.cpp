@@ -1,5 +1,8 @@
 #include "evaluation/predict.h"
 
+#include <algorithm>
+#include <cmath>
+
 #include "evaluation/sequences/hidden_states.h"
 
 namespace furlong {
@@ -56,8 +59,13 @@ class Predictor : public SequenceWork {
         progress.add(lengths[batch[row]]);
       }
     }
-    for (std::size_t i = 0; i < sequences.size(); ++i) write(sequences[i], logits[i]);
+    for (std::size_t i = 0; i < sequences.size(); ++i) {
+      not_finite_ +=
+          !std::all_of(logits[i].begin(), logits[i].end(), [](double logit) { return std::isfinite(logit); });
+      write(sequences[i], logits[i]);
+    }
   }
+  std::uint64_t not_finite() const { return not_finite_; }
 
  private:
   void write(const Sequence& sequence, std::span<double> logits) {
@@ -81,6 +89,7 @@ class Predictor : public SequenceWork {
   PredictionRows& output_;
   LabelKind kind_;
   std::size_t n_labels_;
+  std::uint64_t not_finite_ = 0;
 };
 
 }  // namespace
@@ -96,7 +105,8 @@ ReadSummary predict(Model& model, const SequenceInput& input, PredictionRows& ou
   read.cut_tokens = cut_length(model, frame, options.sequence_length);
   read.frame = frame;
   read.progress = options.progress;
-  const ReadSummary summary = read_sequences(input, model.vocabulary, read, work);
+  ReadSummary summary = read_sequences(input, model.vocabulary, read, work);
+  summary.not_finite = work.not_finite();
   output.finish();
   return summary;
 }

@@ -266,7 +266,8 @@ is_partial() {
 }
 
 commands() {
-  local wanted=$1 command delay ended whole begin between=0 ends=0 checkpoints=undisturbed/run/checkpoints
+  local wanted=$1 command delay ended begin ends=0 checkpoints=undisturbed/run/checkpoints
+  local -A whole between=([convert]=0 [export]=0) hits=([convert]=0 [export]=0)
   (( wanted > 0 )) || return 0
   local convert=("$furlong" convert ../step.h5 converted.h5 --attention favor_positive --force)
   local export=("$furlong" export ../step.h5 model --force)
@@ -276,9 +277,12 @@ commands() {
   mkdir old
   (cd old && "$furlong" convert ../earlier.h5 converted.h5 && "$furlong" export ../earlier.h5 model) >out
   cp -r old new
-  begin=$(now)
-  (cd new && "${convert[@]}" && "${export[@]}") >out
-  whole=$(( $(now) - begin ))
+  for command in convert export; do
+    local -n arguments=$command
+    begin=$(now)
+    (cd new && "${arguments[@]}") >out
+    whole[$command]=$(( $(now) - begin ))
+  done
   local name
   for name in converted.h5 model/model.safetensors; do
     ! cmp -s old/$name new/$name || fail "$name does not differ"
@@ -288,35 +292,40 @@ commands() {
     (( ++number ))
     rm -rf files
     cp -r old files
-    for command in convert export; do
-      local -n arguments=$command
-      delay=$(random 0 $(( whole / 2 )))
-      start files "${arguments[@]}"
-      if (( number % 2 == 0 )); then
-        while ! is_partial && kill -0 $running 2>/dev/null; do :; done
-      else
-        sleep "$(seconds $delay)"
-      fi
-      kill_all
-      ended=0
-      wait $running 2>/dev/null || ended=$?
-      running=
-      if (( ended == 0 )); then (( ++ends )); continue; fi
-      (( ended == 137 )) || { cat files/err >&2; fail "$command exited with status $ended"; }
-      break
-    done
-    (( ended == 137 )) || {
-      (( --number ))
-      (( ends <= 10 * wanted )) || fail "no kill hits convert or export"
+    # Half of the kills of each command are aimed at its writing.
+    command=convert
+    (( number % 4 < 2 )) || { command="export"; (cd files && "${convert[@]}") >out; }
+    local -n arguments=$command
+    delay=$(random 0 "${whole[$command]}")
+    start files "${arguments[@]}"
+    if (( number % 2 == 0 )); then
+      while ! is_partial && kill -0 $running 2>/dev/null; do :; done
+    else
+      sleep "$(seconds $delay)"
+    fi
+    kill_all
+    ended=0
+    wait $running 2>/dev/null || ended=$?
+    running=
+    if (( ended == 0 )); then
+      (( --number, ++ends ))
+      (( ends <= 10 * wanted )) || fail "no kill hits $command"
       continue
-    }
+    fi
+    (( ended == 137 )) || { cat files/err >&2; fail "$command exited with status $ended"; }
+    (( ++hits[$command] ))
     rm -f files/out files/err
-    ! is_partial || (( ++between ))
+    ! is_partial || (( ++between[$command] ))
     check_files
     (cd files && "${convert[@]}" && "${export[@]}") >out || fail "kill $number: the restart of $command fails"
     diff -r files new || fail "kill $number: files differ after the restart of $command"
   done
-  rows+=("convert and export|$number|$between|-|files equal")
+  for command in convert export; do
+    # At least one kill in ten must happen while a file is written.
+    (( 10 * between[$command] >= hits[$command] )) ||
+      fail "only ${between[$command]} of ${hits[$command]} kills of $command happened while a file was written"
+    rows+=("$command|${hits[$command]}|${between[$command]}|-|files equal")
+  done
 }
 
 echo "seed $seed"

@@ -219,6 +219,21 @@ COMMANDS = [
         stopped=("old",),
     ),
     Command("export", prepare_export, ["export", "source.h5", "model", "--force"], check_export, stopped=("old",)),
+    # To files that do not exist.
+    Command(
+        "prepare_new",
+        prepare_prepare,
+        ["prepare", "text", "text.txt", "--output", "new.h5"],
+        check_new("new.h5"),
+        stopped=("old",),
+    ),
+    Command(
+        "convert_new",
+        prepare_new,
+        ["convert", "step_00000002.h5", "new.h5", "--attention", "favor_positive"],
+        check_new("new.h5"),
+        stopped=("old",),
+    ),
     # Into folders that do not exist.
     Command(
         "train_new",

@@ -337,11 +337,12 @@ std::vector<std::uint8_t> read_idx_labels(ByteSource& source) {
   const auto dimensions = idx_dimensions(header, name);
   std::vector<std::uint8_t> labels;
   std::vector<std::uint8_t> block(1 << 16);
-  while (const std::size_t count = source.read(block.data(), block.size()))
+  const std::size_t stated = dimensions ? dimensions->front() : 0;
+  while (const std::size_t count = labels.size() > stated ? 0 : source.read(block.data(), block.size()))
     labels.insert(labels.end(), block.begin(), block.begin() + static_cast<std::ptrdiff_t>(count));
-  if (!dimensions || labels.size() != dimensions->front())
-    throw UserError("{}: the file has {} of {} labels; download or copy it again", name, labels.size(),
-                    dimensions ? dimensions->front() : 0);
+  if (!dimensions || labels.size() != stated)
+    throw UserError("{}: the file has {} of {} labels; download or copy it again", name,
+                    labels.size() > stated ? "more" : std::to_string(labels.size()), stated);
   return labels;
 }
 

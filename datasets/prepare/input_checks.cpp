@@ -54,7 +54,8 @@ void HeaderCheck::add(const std::vector<std::string>& columns, const std::string
   const bool is_first = n_records_++ == 0;
   if (is_first) {
     text_ = text.substr(0, max_word + 1);
-    for (std::size_t i = 0; i < columns.size(); ++i)
+    constexpr std::size_t max_columns = 64;  // each is visited for each record
+    for (std::size_t i = 0; i < columns.size() && words_.size() < max_columns; ++i)
       if (is_name(columns[i])) words_.push_back({i, columns[i], 0});
   } else {
     std::erase_if(words_, [&](Column& column) {
@@ -99,7 +100,7 @@ std::string HeaderCheck::warning(const std::vector<std::string>& labels) const {
 
 void RepeatedNames::add(std::string_view name, const std::string& input, std::uint64_t line) {
   // Two assemblies both have a chr1, so names are those of one input.
-  const std::uint64_t seed = XXH3_64bits(input.data(), input.size());
+  const std::uint64_t seed = XXH3_64bits_withSeed(input.data(), input.size(), seed_);
   const std::uint64_t hash = XXH3_64bits_withSeed(name.data(), name.size(), seed);
   if (name.empty() || !is_known(std::max<std::uint64_t>(hash, 1))) return;
   if (n_repeated_++ > 0) return;

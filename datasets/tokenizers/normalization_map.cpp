@@ -46,6 +46,10 @@ bool NormalizationMap::is_utf8() const {
   return walk([&](std::size_t value) { return (static_cast<unsigned char>(texts_[value]) & 0xC0) != 0x80; });
 }
 
+bool NormalizationMap::has_text_of_more_than(std::size_t bytes) const {
+  return !walk([&](std::size_t value) { return ::strnlen(texts_.c_str() + value, bytes + 1) <= bytes; });
+}
+
 std::optional<NormalizationMap> NormalizationMap::parse(std::string_view map) {
   std::uint32_t trie_bytes = 0;
   if (map.size() <= sizeof(trie_bytes)) return std::nullopt;
@@ -73,13 +77,20 @@ std::optional<std::string_view> NormalizationMap::find(std::string_view text) co
 }
 
 void check_normalization_maps(std::string_view model, std::string_view origin) {
+  // As text may grow elsewhere (text_growth.h). SentencePiece itself has no limit, and its own maps need 33 bytes.
+  constexpr std::size_t max_replacement_bytes = 64;
   constexpr std::uint64_t normalizer_spec = 3, denormalizer_spec = 5, precompiled_charsmap = 2;
   for (WireFields fields(model, origin); fields.next();) {
     if (fields.field() != normalizer_spec && fields.field() != denormalizer_spec) continue;
     for (WireFields inner(fields.bytes(), origin); inner.next();) {
-      if (inner.field() == precompiled_charsmap && !inner.bytes().empty() && !NormalizationMap::parse(inner.bytes()))
+      if (inner.field() != precompiled_charsmap || inner.bytes().empty()) continue;
+      const auto map = NormalizationMap::parse(inner.bytes());
+      if (!map)
         throw UserError(
             "{}: not a SentencePiece model (its precompiled_charsmap is damaged); download or copy it again", origin);
+      if (map->has_text_of_more_than(max_replacement_bytes))
+        throw UserError("{}: its precompiled_charsmap replaces a character by more than {} bytes", origin,
+                        max_replacement_bytes);
     }
   }
 }

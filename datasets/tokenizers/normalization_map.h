@@ -19,6 +19,7 @@ class NormalizationMap {
   std::optional<std::string_view> find(std::string_view text) const;
   /// Whether all texts are valid UTF-8 from their first byte on.
   bool is_utf8() const;
+  bool has_text_of_more_than(std::size_t bytes) const;
 
  private:
   NormalizationMap() = default;

@@ -14,6 +14,7 @@
 #include "datasets/tokenizers/tokenizer_kinds.h"
 #include "datasets/tokenizers/unicode.h"
 #include "datasets/tokenizers/word_cache.h"
+#include "framework/io/json_bounds.h"
 
 namespace furlong {
 namespace {
@@ -59,6 +60,7 @@ class PipelineTokenizer : public Tokenizer {
     json.erase("padding");
     json.erase("truncation");
     json_ = json.dump();
+    foreign::check_json_depth(json_, origin, 2);  // of the vocabulary in which it is stored
     keeps_text_ = type_ != "WordPiece" && keeps_text();
   }
 

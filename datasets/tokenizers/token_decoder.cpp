@@ -11,9 +11,14 @@ namespace furlong {
 namespace {
 
 void replace_all(std::string& text, std::string_view wanted, std::string_view content) {
-  for (std::size_t at = text.find(wanted); at != std::string::npos; at = text.find(wanted, at + content.size())) {
-    text.replace(at, wanted.size(), content);
+  std::size_t at = text.find(wanted), done = 0;
+  if (at == std::string::npos) return;
+  std::string out;
+  for (; at != std::string::npos; at = text.find(wanted, done)) {
+    out.append(text, done, at - done).append(content);
+    done = at + wanted.size();
   }
+  text = out.append(text, done);
 }
 
 std::size_t total_bytes(const std::vector<std::string>& tokens) {
@@ -132,8 +137,10 @@ class StripTokenStep : public EachToken {
 
  private:
   void change(std::string& token, bool /*first*/) const override {
-    for (std::int64_t i = 0; i < start_ && token.starts_with(content_); ++i) token.erase(0, content_.size());
-    for (std::int64_t i = 0; i < stop_ && token.ends_with(content_); ++i) token.erase(token.size() - content_.size());
+    std::string_view left = token;
+    for (std::int64_t i = 0; i < start_ && left.starts_with(content_); ++i) left.remove_prefix(content_.size());
+    for (std::int64_t i = 0; i < stop_ && left.ends_with(content_); ++i) left.remove_suffix(content_.size());
+    token = std::string(left);
   }
   std::string content_;
   std::int64_t start_, stop_;

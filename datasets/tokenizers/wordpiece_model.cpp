@@ -11,8 +11,8 @@ class WordPieceModel : public PieceModel {
   WordPieceModel(const JsonView& model, const TokenTable& vocabulary)
       : vocabulary_(vocabulary), prefix_(model.text("continuing_subword_prefix", "##")) {
     const std::int64_t max_characters = model.integer("max_input_chars_per_word", 100);
-    if (max_characters < 1)
-      throw UserError("{}: expected 1 or more, found {}", model.at("max_input_chars_per_word").name(), max_characters);
+    if (max_characters < 1 || max_characters > 1000)  // the search for a word's parts takes cubic time
+      throw UserError("{}: expected 1 to 1000, found {}", model.at("max_input_chars_per_word").name(), max_characters);
     max_characters_ = static_cast<std::size_t>(max_characters);
     const std::string unknown = model.text("unk_token", "[UNK]");
     const auto id = vocabulary.find(unknown);

@@ -74,7 +74,7 @@ struct ReadSummary {
   std::uint64_t unknown = 0;     ///< unknown tokens of a tokenizer
   TextCount ignored;             ///< characters that a tokenizer leaves out
   TextCount untrained;           ///< scored tokens that training left out of its loss; only score() counts them
-  std::uint64_t not_finite = 0;  ///< scores that are no finite number; only score() counts them
+  std::uint64_t not_finite = 0;  ///< sequences with results that are no finite numbers
   std::uint64_t untrained_mutations = 0;  ///< from or to such tokens; only score_mutations() counts them
   std::uint64_t cut = 0;                  ///< sequences of which only the first `cut_tokens` were kept
   std::int64_t cut_tokens = 0;            ///< of ReadOptions

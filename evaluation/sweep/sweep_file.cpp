@@ -117,13 +117,15 @@ class SweepReader {
   /// themselves.
   std::string text_of(const YAML::Node& value, const config::Place& place, std::size_t& budget, int depth = 0) const {
     const bool in_list = depth > 0;
-    if (budget-- == 0 || depth == max_depth)
-      throw UserError("{}: a value has more than {} parts, or is nested more than {} deep", place.text(), max_parts,
-                      max_depth);
+    if (budget == 0 || depth == max_depth)
+      throw UserError("{}: a value has more than {} parts of up to 16 bytes, or is nested more than {} deep",
+                      place.text(), max_parts, max_depth);
+    --budget;
     if (value.IsNull()) return "null";
     if (value.IsScalar()) {
       source_.check_quotes(value);
       const std::string& text = value.Scalar();
+      budget -= std::min(budget, text.size() / 16);
       const bool is_plain = value.Tag() != "!" && (!in_list || text.find_first_of(",[]{}") == std::string::npos);
       return is_plain ? text : nlohmann::json(text).dump();
     }

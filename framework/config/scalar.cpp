@@ -94,10 +94,16 @@ bool parse_boolean(const Key& key, const YAML::Node& node, const YamlSource& sou
 std::vector<std::string> parse_list(const Key& key, const YAML::Node& node, const YamlSource& source) {
   if (!node.IsSequence())
     mistake(key, node, source, node.IsScalar() ? fmt::format("write [{}]", text_in_yaml(node.Scalar())) : "");
+  constexpr std::size_t max_list_bytes = std::size_t{16} << 20;
+  std::size_t bytes = 0;
   std::vector<std::string> items;
   for (const auto& item : node) {
     if (!item.IsScalar()) mistake(key, item, source, "", "text as an item of the list");
     source.check_quotes(item);
+    bytes += item.Scalar().size();  // aliases repeat what the file has once
+    if (bytes > max_list_bytes)
+      throw UserError("{}: {}: a list of more than {} MiB of text", source.at(node.Mark()).text(), key.path(),
+                      max_list_bytes >> 20);
     items.push_back(item.Scalar());
   }
   return items;

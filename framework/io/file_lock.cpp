@@ -10,12 +10,17 @@
 
 namespace furlong {
 
+namespace {
+std::atomic_flag warned;
+}  // namespace
+
+void leave_lock_warning_to_others() { warned.test_and_set(); }
+
 bool lock_file(int descriptor, const std::filesystem::path& path) {
   if (::flock(descriptor, LOCK_EX | LOCK_NB) == 0) return true;
   const int error = errno;
   if (error == EWOULDBLOCK) return false;
   // File systems without locks differ in the error: ENOLCK, ENOSYS, EOPNOTSUPP and others.
-  static std::atomic_flag warned;
   if (!warned.test_and_set()) {
     std::error_code ignored;
     log_warn(

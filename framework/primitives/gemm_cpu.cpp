@@ -1,7 +1,7 @@
-// float32 and bfloat16 products use oneDNN's matmul, which reaches 85 to 95% of the CPU's peak on transformer shapes
-// for every combination of transposed operands. One or two float32 rows, as in generation, use oneDNN's sgemm. bfloat16
-// products use float32 tiles (gemm_tiles_cpu.cpp) where these are faster. oneDNN has no float64 on the CPU: gradient
-// checks use the small template at the end.
+// float32 and bfloat16 products use oneDNN's matmul. Without AMX it reaches 85 to 95% of the CPU's peak on transformer
+// shapes for every combination of transposed operands (with AMX: docs/internals/performance.md). One or two float32
+// rows, as in generation, use oneDNN's sgemm. bfloat16 products use float32 tiles (gemm_tiles_cpu.cpp) where these are
+// faster. oneDNN has no float64 on the CPU: gradient checks use the small template at the end.
 #include <algorithm>
 #include <cmath>
 #include <dnnl.hpp>

@@ -101,6 +101,36 @@ TEST_F(FaultsTest, RejectsSecondWriterBeforeReading) {
   EXPECT_TRUE(fs::exists(path("out.h5")));
 }
 
+// The model is no checkpoint, which a command would say that reads it first.
+TEST_F(FaultsTest, RejectsSecondWriterBeforeReadingTheModel) {
+  const std::string text = file("text.txt", "abc\n"), model = file("model.h5", "");
+  for (const std::vector<std::string>& command :
+       std::vector<std::vector<std::string>>{{"score", model, text, "-o", path("out.tsv")},
+                                             {"embed", model, text, "-o", path("out.h5")},
+                                             {"predict", model, text, "-o", path("out.jsonl")},
+                                             {"logits", model, text, "-o", path("out.h5")}}) {
+    const AtomicFile first(command.back());
+    testing::expect_user_error(Program(folder_, command).wait(), {"another process is writing this file"});
+  }
+}
+
+TEST_F(FaultsTest, FinetuningSurvivesFailingOutput) {
+  std::vector<std::string> teacher = training(2);
+  ASSERT_EQ(Program(folder_, teacher).wait().status, 0);
+  const std::string recipe =
+      file("recipe.yaml", "data: {dataset: " + path("tokens.h5") +
+                              ", sequence_length: 32, batch_size: 2}\n"
+                              "model: {attention: {mechanism: linear, feature_map: elu1}}\n"
+                              "finetune: {source: " +
+                              path("run") + ", stages: [attention_transfer], attention_transfer: {max_steps: 2}}\n");
+  const FailingOutput output(true);
+  const Finished done = Program(folder_, {"finetune", recipe, "--run-dir", path("student")},
+                                {.out = output.descriptor(), .err = output.descriptor()})
+                            .wait();
+  EXPECT_EQ(done.status, 0);
+  EXPECT_TRUE(fs::exists(path("student/finetune.json")));
+}
+
 TEST_F(FaultsTest, SignalLeavesNoFileOfPreparation) {
   for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGUSR1}) {
     const int pipe = silent_pipe("input" + std::to_string(signal));

@@ -286,7 +286,11 @@ TEST_F(ProgramTest, ReportsValuesThatAreNotFinite) {
   EXPECT_THAT(evaluated.err, HasSubstr(overflowing + ": a loss is not finite"));
   EXPECT_THAT(evaluated.out, HasSubstr("\"loss\": null"));
   const std::string text = file("sequences.txt", "abab\nbaba\n");
-  EXPECT_THAT(furlong({"score", overflowing, text}).err, HasSubstr("2 of 2 scores are not finite"));
+  EXPECT_THAT(furlong({"score", overflowing, text}).err, HasSubstr("results of 2 of 2 sequences are not finite"));
+  EXPECT_THAT(furlong({"embed", overflowing, text, "-o", path("vectors.tsv")}).err,
+              HasSubstr("results of 2 of 2 sequences are not finite"));
+  EXPECT_THAT(furlong({"logits", overflowing, file("ids.txt", "1 2\n"), "-o", path("logits.h5")}).err,
+              HasSubstr("some logits are not finite"));
 }
 
 TEST_F(ProgramTest, ReportsDamagedDatasetInOneLine) {

@@ -447,6 +447,12 @@ TEST_F(SweepProgramTest, JsonFileInUseDoesNotFailTheRuns) {
   EXPECT_THAT(done.err, HasSubstr("warning: --json-file: " + path("table.json") + ": another process is writing"));
   EXPECT_THAT(done.out, HasSubstr("seed=1  finished"));
   EXPECT_FALSE(fs::exists(path("table.json")));
+  const int full = open("/dev/full", O_WRONLY | O_CLOEXEC);
+  const Finished lost =
+      testing::Program(folder_, {"sweep", path("sweep.yaml"), "--json-file", path("table.json")}, {.out = full}).wait();
+  close(full);
+  EXPECT_EQ(lost.status, 1);
+  EXPECT_THAT(lost.err, HasSubstr("error: cannot write the table to standard output; all runs are saved"));
 }
 
 TEST_F(SweepProgramTest, TableShowsRunsThatOtherProcessesHaveFinished) {

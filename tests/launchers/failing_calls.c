@@ -125,6 +125,10 @@ int link(const char* from, const char* to) {
   if (path_fails("link", to)) return -1;
   return NEXT("link", int (*)(const char*, const char*))(from, to);
 }
+int linkat(int from_folder, const char* from, int to_folder, const char* to, int flags) {
+  if (to_folder == AT_FDCWD && path_fails("link", to)) return -1;
+  return NEXT("linkat", int (*)(int, const char*, int, const char*, int))(from_folder, from, to_folder, to, flags);
+}
 static int open_as(const char* name, const char* path, int flags, va_list more) {
   const mode_t mode = (flags & O_CREAT) ? va_arg(more, mode_t) : 0;
   if ((flags & (O_ACCMODE | O_CREAT)) != O_RDONLY && path_fails("open", path)) return -1;
@@ -171,6 +175,10 @@ int remove(const char* path) {
 int unlink(const char* path) {
   if (removal_fails(path)) return -1;
   return NEXT("unlink", int (*)(const char*))(path);
+}
+int rmdir(const char* path) {
+  if (removal_fails(path)) return -1;
+  return NEXT("rmdir", int (*)(const char*))(path);
 }
 int flock(int descriptor, int kind) {
   const char* error = getenv("FURLONG_TEST_CALLS_LOCK");

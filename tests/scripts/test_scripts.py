@@ -117,31 +117,47 @@ class BrokenMachines(InFolder):
 
 
 class SettingsOfPyTorch(InFolder):
-    CPU = ("AMD EPYC", "family 25, model 17, stepping 1")
+    PROCESSOR = {
+        "cpu": "AMD EPYC",
+        "cpu_numbers": "family 25, model 17, stepping 1",
+        "instructions": ["avx2", "avx512f"],
+        "threads": 2,
+    }
 
-    def result(self, name, date, chunk, environment="default", numbers=CPU[1], **shape):
+    def result(self, name, date, chunk, environment="default", torch="2.15", dtype="float32", **machine):
         best = {"form": "loop", "chunk": chunk, "environment": environment, "compile": 0}
-        machine = {"cpu": self.CPU[0], "cpu_numbers": numbers}
-        text = json.dumps({"date": date, "machine": machine, "shape": shape, "peer_sweep": {"best": best}})
-        self.file(f"attention_{name}.json", text)
+        found = {
+            "date": date,
+            "machine": {**self.PROCESSOR, **machine},
+            "shape": {"dtype": dtype},
+            "versions": {"torch": torch},
+            "peer_sweep": {"best": best},
+        }
+        self.file(f"attention_{name}.json", json.dumps(found))
 
     def chunk(self, dtype):
-        found = run_training_step.settings_of_sweep({"default": {}}, self.CPU, dtype, self.folder)
+        found = run_training_step.settings_of_sweep({"default": {}}, self.PROCESSOR, "2.15", dtype, self.folder)
         return found and found["chunk"]
 
     def test_are_those_of_this_processor_and_dtype(self):
         self.result("z", "2026-11-21T00:00:00+00:00", 1)
         self.result("a", "2026-11-23T00:00:00+00:00", 2, dtype="float32")
-        self.result("b", "2026-11-28T00:00:00+00:00", 3, numbers="family 26, model 2, stepping 1")
+        self.result("b", "2026-11-28T00:00:00+00:00", 3, cpu_numbers="family 26, model 2, stepping 1")
         self.result("c", "2026-11-28T00:00:00+00:00", 4, environment="not installed here")
         self.assertEqual(self.chunk("float32"), 2)
         self.assertIsNone(self.chunk("bfloat16"))
         self.result("d", "2026-11-22T00:00:00+00:00", 5, dtype="bfloat16")
         self.assertEqual((self.chunk("float32"), self.chunk("bfloat16")), (2, 5))
 
-    def test_results_without_processor_numbers_do_not_fit(self):
-        self.result("a", "2026-11-23T00:00:00+00:00", 1, numbers=None)
-        self.assertIsNone(self.chunk("float32"))
+    def test_results_of_other_conditions_do_not_fit(self):
+        for other in (
+            {"cpu_numbers": None},
+            {"instructions": ["avx2", "avx512f", "amx_bf16"]},
+            {"threads": 4},
+            {"torch": "2.14"},
+        ):
+            self.result("a", "2026-11-23T00:00:00+00:00", 1, **other)
+            self.assertIsNone(self.chunk("float32"), other)
 
 
 if __name__ == "__main__":

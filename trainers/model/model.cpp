@@ -145,6 +145,12 @@ StoredModel stored_model(const CheckpointReader& checkpoint) {
   return stored;
 }
 
+void require_finite(const CheckpointReader& checkpoint, const std::string& name, const Tensor& tensor) {
+  if (const std::int64_t bad = ops::count_non_finite(Stream{tensor.device()}, tensor); bad > 0)
+    throw UserError("{}: tensor {} has {} values that are NaN or infinite; use an earlier checkpoint",
+                    checkpoint.path().string(), foreign::printable(name), bad);
+}
+
 void load_parameters(const CheckpointReader& checkpoint, Model& model, Weights weights) {
   ParameterStore& store = *model.store;
   model.has_ema_weights = false;
@@ -158,9 +164,7 @@ void load_parameters(const CheckpointReader& checkpoint, Model& model, Weights w
       model.has_ema_weights = true;
     }
     read_tensor(checkpoint, name, parameter.master());
-    if (const std::int64_t bad = ops::count_non_finite(Stream{store.device()}, parameter.master()); bad > 0)
-      throw UserError("{}: tensor {} has {} values that are NaN or infinite; use an earlier checkpoint",
-                      checkpoint.path().string(), foreign::printable(name), bad);
+    require_finite(checkpoint, name, parameter.master());
   }
   for (const TensorInfo& info : checkpoint.tensors("parameters/")) {
     if (!known.contains(info.name))

@@ -61,6 +61,9 @@ Model make_empty_model(const Settings& settings, const Vocabulary& data, const D
 /// Which weights of a checkpoint to load: the EMA if the checkpoint has one, or the raw weights.
 enum class Weights { ema_if_present, raw };
 
+/// Throws UserError that names the tensor if values read from the checkpoint are not finite.
+void require_finite(const CheckpointReader& checkpoint, const std::string& name, const Tensor& tensor);
+
 /// Loads parameters and buffers from a checkpoint into the model. With `ema_if_present` it takes the EMA if the
 /// checkpoint has one. Throws UserError, naming the tensor, if one is missing, has the wrong shape, is unknown to the
 /// model, or is not finite.

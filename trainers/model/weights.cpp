@@ -220,6 +220,7 @@ WeightsReport initialize_from(const CheckpointReader& checkpoint, Model& model, 
     } else {
       read_tensor(checkpoint, name, parameter.master());
     }
+    require_finite(checkpoint, name, parameter.master());
   }
   if (drawn_again)
     log_warn(

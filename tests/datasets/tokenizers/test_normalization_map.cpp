@@ -1,5 +1,6 @@
 #include "datasets/tokenizers/normalization_map.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
@@ -9,7 +10,10 @@
 
 #include "datasets/tokenizers/base64.h"
 #include "datasets/tokenizers/normalizer.h"
+#include "datasets/tokenizers/sentencepiece_proto.h"
+#include "datasets/tokenizers/tokenizer.h"
 #include "framework/core/error.h"
+#include "tests/temporary_folder.h"
 
 namespace furlong {
 namespace {
@@ -127,6 +131,26 @@ TEST(NormalizationMap, RejectsTextsOutsideTheMap) {
   Map without;
   without.texts = "";
   EXPECT_THROW(check(without), UserError);
+}
+
+class SentencePieceFile : public testing::WithTemporaryFolder {};
+
+TEST_F(SentencePieceFile, WithADamagedMapIsRejected) {
+  SentencePieceProto proto;
+  proto.pieces = {{"<unk>", 0, SentencePieceProto::Type::unknown}, {"a", -1}, {"b", -1}};
+  Map damaged;
+  damaged.units[0] = Map::offset(1 << 20);
+  proto.normalization_map = damaged.bytes();
+  EXPECT_THAT(testing::message_of<UserError>([&] { load_tokenizer(file("bad.model", proto.serialized())); }),
+              ::testing::HasSubstr("its precompiled_charsmap is damaged"));
+  Map long_text;
+  long_text.texts = std::string(65, 'b') + std::string(1, '\0');
+  proto.normalization_map = long_text.bytes();
+  EXPECT_THAT(testing::message_of<UserError>([&] { load_tokenizer(file("long.model", proto.serialized())); }),
+              ::testing::HasSubstr("replaces a character by more than 64 bytes"));
+  long_text.texts.erase(0, 1);
+  proto.normalization_map = long_text.bytes();
+  EXPECT_EQ(load_tokenizer(file("good.model", proto.serialized()))->size(), 3);
 }
 
 TEST(NormalizationMap, RejectsInconsistentSizes) {

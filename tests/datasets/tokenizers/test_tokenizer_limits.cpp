@@ -10,7 +10,10 @@
 #include "datasets/tokenizers/piece_model.h"
 #include "datasets/tokenizers/pre_tokenizer.h"
 #include "datasets/tokenizers/token_decoder.h"
+#include "datasets/tokenizers/tokenizer.h"
 #include "datasets/tokenizers/tokenizer_kinds.h"
+#include "datasets/tokenizers/unicode.h"
+#include "datasets/vocabulary.h"
 #include "tests/temporary_folder.h"
 
 namespace furlong {
@@ -98,6 +101,56 @@ TEST(TokenizerLimits, LimitsNumberOfSteps) {
   EXPECT_EQ(frame_of_processor(view_of(sequence("processors", frame, 32))).front.size(), 32U);
   EXPECT_THAT(message_of<UserError>([&] { frame_of_processor(view_of(sequence("processors", frame, 33))); }),
               HasSubstr("f: processors[32]: more than 64 tokens around a text"));
+}
+
+class TokenizerFile : public testing::WithTemporaryFolder {};
+
+// A dataset stores the tokenizer two levels deep.
+TEST_F(TokenizerFile, IsNoDeeperThanItsDatasetCanBe) {
+  const auto nested = [&](int levels) {
+    json file{{"model",
+               {{"type", "Unigram"},
+                {"unk_id", 0},
+                {"vocab", json::array({json::array({"<unk>", 0}), json::array({"a", -1})})}}}};
+    json other = json::array();
+    for (int level = 2; level < levels; ++level) other = json::array({other});
+    file["other"] = other;
+    return this->file("tokenizer.json", file.dump());
+  };
+  const Vocabulary vocabulary = Vocabulary::of_tokenizer(load_tokenizer(nested(62)));
+  EXPECT_EQ(Vocabulary::from_json(vocabulary.to_json(), "copy"), vocabulary);
+  EXPECT_THAT(message_of<UserError>([&] { load_tokenizer(nested(63)); }), HasSubstr("nested more than 62 deep"));
+}
+
+// In quadratic time each of these would take minutes.
+TEST(TokenizerLimits, LongTokensAreDecodedInLinearTime) {
+  std::string marks;
+  for (int i = 0; i < 1'000'000; ++i) marks += "\u2581";
+  const json metaspace{{"type", "Metaspace"}, {"replacement", "\u2581"}, {"prepend_scheme", "always"}};
+  EXPECT_EQ(TokenDecoder(view_of(metaspace)).decode({marks}), std::string(999'999, ' '));
+  const json strip{{"type", "Strip"}, {"content", "a"}, {"start", 1'000'000}, {"stop", 1'000'000}};
+  const std::string letters(1'000'000, 'a');
+  EXPECT_EQ(TokenDecoder(view_of(strip)).decode({letters + "b" + letters}), "b");
+}
+
+TEST(TokenizerLimits, LongRunsOfMarksAreSortedInLogLinearTime) {
+  std::string above, below;
+  for (int i = 0; i < 200'000; ++i) {
+    above += "\u0301";
+    below += "\u0323";
+  }
+  EXPECT_EQ(unicode::normalize("a" + above + below, unicode::Form::nfd), "a" + below + above);
+}
+
+TEST(TokenizerLimits, WordsOfWordPieceHaveAtMostAThousandCharacters) {
+  json model{{"type", "WordPiece"}, {"unk_token", "[UNK]"}, {"vocab", {{"[UNK]", 0}}}};
+  const auto load = [&](int characters) {
+    model["max_input_chars_per_word"] = characters;
+    return tokenizer_from_json(
+        json{{"kind", "wordpiece"}, {"special", json::object()}, {"tokenizer", {{"model", model}}}}.dump(), "f");
+  };
+  EXPECT_EQ(load(1000)->size(), 1);
+  EXPECT_THAT(message_of<UserError>([&] { load(1001); }), HasSubstr("expected 1 to 1000, found 1001"));
 }
 
 // Merges whose left ids differ by multiples of 16: without a seed, their hashes would collide.

@@ -1,8 +1,11 @@
 // The parts of tokenizers: characters, patterns, splitting, merging.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <utf8proc.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <random>
 
@@ -66,6 +69,33 @@ TEST(Unicode, NormalizesFormsAndCase) {
   EXPECT_EQ(unicode::normalize("\ufb01\u00b2\u2167", Form::nfkc), "fi2VIII");
   EXPECT_EQ(unicode::normalize("a\u0301\u0323", Form::nfd), "a\u0323\u0301") << "marks are sorted";
   EXPECT_EQ(unicode::lowercase("ÀΣİẞǅ\U00010400z"), "\u00e0\u03c3i\u0307\u00df\u01c6\U00010428z");
+}
+
+// utf8proc_map() differs only in time.
+TEST(Unicode, NormalizesEveryCharacterAsUtf8procDoes) {
+  std::string text;
+  for (char32_t character = 1; character <= 0x10ffff; ++character) {
+    if (character >= 0xd800 && character < 0xe000) continue;
+    std::string one;
+    unicode::append(one, character);
+    text += one + "\u0f73\u0301" + one + "\u0323";
+    if (character % 65536 != 65535) continue;
+    for (const auto& [form, options] : {std::pair<unicode::Form, int>(unicode::Form::nfc, UTF8PROC_COMPOSE),
+                                        {unicode::Form::nfd, UTF8PROC_DECOMPOSE},
+                                        {unicode::Form::nfkc, UTF8PROC_COMPOSE | UTF8PROC_COMPAT},
+                                        {unicode::Form::nfkd, UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT}}) {
+      utf8proc_uint8_t* expected = nullptr;
+      const utf8proc_ssize_t length =
+          utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()), std::ssize(text), &expected,
+                       static_cast<utf8proc_option_t>(options | UTF8PROC_STABLE));
+      ASSERT_GE(length, 0);
+      const std::unique_ptr<utf8proc_uint8_t, decltype(&std::free)> owner(expected, &std::free);
+      ASSERT_TRUE(unicode::normalize(text, form) ==
+                  std::string_view(reinterpret_cast<const char*>(expected), static_cast<std::size_t>(length)))
+          << "up to " << static_cast<std::uint32_t>(character);
+    }
+    text.clear();
+  }
 }
 
 TEST(Base64, RoundTripsBytesAndRejectsInvalidText) {

@@ -67,11 +67,14 @@ TEST_F(SweepTest, CombinesGridAndListInOrder) {
 
 // YAML aliases can contain themselves, and repeat a list exponentially often.
 TEST_F(SweepTest, BoundsValues) {
-  expect_refusal("list:\n- &l {seed: *l}\n", {"a value has more than 65536 parts, or is nested more than 8 deep"});
+  expect_refusal("list:\n- &l {seed: *l}\n", {"more than 65536 parts of up to 16 bytes, or is nested more than 8"});
   expect_refusal("grid: {seed: &a [1, *a]}\n", {"nested more than 8 deep"});
   std::string lists = "&a0 [1, 1, 1, 1, 1, 1, 1, 1]";
   for (int i = 1; i < 7; ++i) lists += fmt::format(", &a{0} [*a{1}, *a{1}, *a{1}, *a{1}, *a{1}, *a{1}]", i, i - 1);
   expect_refusal("grid: {seed: [[" + lists + "]]}\n", {"a value has more than 65536 parts"});
+  std::string texts = "&t " + std::string(100'000, 'x');
+  for (int i = 0; i < 20; ++i) texts += ", *t";
+  expect_refusal("grid: {data.ignore_tokens: [[" + texts + "]]}\n", {"a value has more than 65536 parts"});
 }
 
 TEST_F(SweepTest, NamesAreDistinctFileNames) {

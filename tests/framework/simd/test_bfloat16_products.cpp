@@ -99,25 +99,27 @@ TEST_F(BFloat16ProductsTest, MatchesSumsOfRoundedOperands) {
 }
 
 TEST_F(BFloat16ProductsTest, ElementDependsOnItsRowAndColumnAlone) {
-  const std::int64_t M = 33, N = 100, K = 37;
-  Matrix a(M, K, 1), b(K, N, 2);
-  const std::vector<float> whole = product(a, Left::rows, b, Right::rows, false);
-  for (const std::int64_t row : {0, 5, 32}) {
-    Matrix one(1, K, 1);
-    for (std::int64_t k = 0; k < K; ++k) one(0, k) = a(row, k);
-    const std::vector<float> alone = product(one, Left::rows, b, Right::rows, false);
-    for (std::int64_t j = 0; j < N; ++j)
-      EXPECT_EQ(alone[static_cast<std::size_t>(j)], whole[static_cast<std::size_t>(row * (N + 2) + j)]) << row;
-  }
-  for (std::int64_t k = 0; k < K; ++k) a(7, k) = b(k, 20) = INFINITY;
-  const std::vector<float> changed = product(a, Left::rows, b, Right::rows, false);
-  for (std::int64_t i = 0; i < M; ++i) {
-    for (std::int64_t j = 0; j < N; ++j) {
-      const auto at = static_cast<std::size_t>(i * (N + 2) + j);
-      if (i != 7 && j != 20) {
-        EXPECT_EQ(changed[at], whole[at]) << i << ", " << j;
-      } else {
-        EXPECT_FALSE(std::isfinite(changed[at])) << i << ", " << j;
+  const std::int64_t M = 33, N = 100;
+  for (const std::int64_t K : {37, 64}) {  // AMX has whole tiles of 32 elements
+    Matrix a(M, K, 1), b(K, N, 2);
+    const std::vector<float> whole = product(a, Left::rows, b, Right::rows, false);
+    for (const std::int64_t row : {0, 5, 32}) {
+      Matrix one(1, K, 1);
+      for (std::int64_t k = 0; k < K; ++k) one(0, k) = a(row, k);
+      const std::vector<float> alone = product(one, Left::rows, b, Right::rows, false);
+      for (std::int64_t j = 0; j < N; ++j)
+        EXPECT_EQ(alone[static_cast<std::size_t>(j)], whole[static_cast<std::size_t>(row * (N + 2) + j)]) << row;
+    }
+    for (std::int64_t k = 0; k < K; ++k) a(7, k) = b(k, 20) = INFINITY;
+    const std::vector<float> changed = product(a, Left::rows, b, Right::rows, false);
+    for (std::int64_t i = 0; i < M; ++i) {
+      for (std::int64_t j = 0; j < N; ++j) {
+        const auto at = static_cast<std::size_t>(i * (N + 2) + j);
+        if (i != 7 && j != 20) {
+          EXPECT_EQ(changed[at], whole[at]) << i << ", " << j;
+        } else {
+          EXPECT_FALSE(std::isfinite(changed[at])) << i << ", " << j;
+        }
       }
     }
   }

@@ -74,8 +74,11 @@ bool is_readable(const fs::path& path) {
   return true;
 }
 
+constexpr std::size_t max_line_bytes = 1 << 16;  // as in the report
+
 // Returns the step of a line of metrics.jsonl, or nullopt for other lines.
 std::optional<std::int64_t> step_of(const std::string& line) {
+  if (line.size() > max_line_bytes) return std::nullopt;
   const auto object = nlohmann::json::parse(line, nullptr, false);
   if (!object.is_object()) return std::nullopt;
   const auto step = object.find("step");
@@ -224,6 +227,7 @@ double training_seconds(const fs::path& path, std::int64_t step) {
   double seconds = 0;
   std::int64_t before = 0;
   for (std::string line; std::getline(in, line);) {
+    if (line.size() > max_line_bytes) continue;
     const auto record = nlohmann::json::parse(line, nullptr, false);
     if (!record.is_object()) continue;
     const auto split = record.find("split"), at = record.find("step");

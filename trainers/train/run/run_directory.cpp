@@ -68,17 +68,28 @@ void check_shared(const fs::path& folder, const ProcessGroup& group, std::chrono
         "run_directory: {}: not the directory that rank 0 uses; expected one directory for all ranks: put it on a file "
         "system that all hosts mount, and pass the same --run-dir to all ranks",
         folder.string());
-  if (!group.is_first()) AtomicFile(folder / fmt::format(".rank_{}", group.rank())).discard();  // it will write shards
+  if (!group.is_first()) {
+    leave_lock_warning_to_others();
+    AtomicFile(folder / fmt::format(".rank_{}", group.rank())).discard();  // it will write shards
+  }
   group.barrier();
   std::error_code ignored;
   if (group.is_first()) fs::remove(file, ignored);
 }
 
+/// Opens the lock file. A link to another file, or anything that is no file, is refused: RunLock replaces the content.
+int open_lock(const fs::path& path) {
+  const int descriptor = open(path.c_str(), O_CREAT | O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666);
+  if (descriptor < 0 && errno != ELOOP) throw_file_error(path, "write", errno);
+  struct stat found {};
+  if (descriptor >= 0 && fstat(descriptor, &found) == 0 && S_ISREG(found.st_mode)) return descriptor;
+  if (descriptor >= 0) close(descriptor);
+  throw UserError("{}: is not a regular file; remove it", path.string());
+}
+
 }  // namespace
 
-RunLock::RunLock(const fs::path& directory)
-    : descriptor_(open((directory / ".lock").c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0666)) {
-  if (descriptor_ < 0) throw_file_error(directory / ".lock", "write", errno);
+RunLock::RunLock(const fs::path& directory) : descriptor_(open_lock(directory / ".lock")) {
   if (!lock_file(descriptor_, directory / ".lock")) {
     close(descriptor_);
     throw RunDirectoryInUse("{}: another training uses this run directory; stop it, or pass a different --run-dir",

@@ -211,8 +211,8 @@ bool check_data(const CheckpointReader& checkpoint, const Trainer& trainer, bool
   if (!was_trained_on_other_data(checkpoint, trainer.data()).value_or(false)) return false;
   if (!allow_new_data)
     throw UserError(
-        "{}: was trained on other data than {} contains now{}; restore the data, choose another --run-dir, or pass "
-        "--allow-new-data to continue on the new data",
+        "{}: was trained on other data than {} contains now{}; restore the data, train in another directory, or "
+        "continue on the new data with furlong train --allow-new-data",
         checkpoint.path().string(), trainer.data().path(),
         trainer.data().weights().empty() ? "" : ", or with other weights of data.sources");
   log_warn("{}: was trained on other data than {} contains now; the best validation loss starts anew",

@@ -91,9 +91,9 @@ struct LinearAttentionArguments {
   LinearAttentionState* state = nullptr;  // written at the end
   /// Backward of segments: gathered sums over the queries of other segments.
   Tensor end_sum, end_normalizer, end_maximum, end_magnitude;
-  /// CPU only: parts of each sequence that are computed in parallel, like sequences of their own, for fewer heads than
-  /// threads. More than 1: the sums above have [batch · segments] rows, and memory of `top` and `inverse_denominator`
-  /// has the order [batch · segments, n_heads, n / segments].
+  /// CPU only: parts of each sequence that are computed in parallel, like sequences of their own, if (sequence, head)
+  /// pairs are at most half as many as threads. More than 1: the sums above have [batch · segments] rows, and memory of
+  /// `top` and `inverse_denominator` has the order [batch · segments, n_heads, n / segments].
   std::int64_t segments = 1;
   /// Segments with packed documents: position of key 0 of each row in its document.
   std::vector<std::int64_t> open_document_tokens{};
@@ -130,8 +130,8 @@ struct LinearAttentionGradients {
 void linear_attention_forward_cpu(const LinearAttentionArguments& arguments);
 void linear_attention_backward_cpu(const LinearAttentionArguments& arguments,
                                    const LinearAttentionGradients& gradients);
-/// If there are fewer heads than threads, chooses segments, and computes the sums that each starts from. Call before
-/// forward, on the CPU, after `scratch` is allocated.
+/// If (sequence, head) pairs are at most half as many as threads, chooses segments, and computes the sums that each
+/// starts from. Call before forward, on the CPU, after `scratch` is allocated.
 void start_segments_cpu(LinearAttentionArguments& arguments);
 /// Likewise for backward with the segments and start sums of forward: computes the sums that each segment ends with.
 void end_segments_cpu(LinearAttentionArguments& arguments, const LinearAttentionGradients& gradients);

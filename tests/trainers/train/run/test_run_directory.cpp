@@ -68,6 +68,17 @@ TEST_F(RunDirectoryTest, RejectsAnotherDirectory) {
   EXPECT_THAT(open(std::nullopt, 1s), HasSubstr("not the directory that rank 0 uses"));
 }
 
+TEST_F(RunDirectoryTest, RejectsALinkAsLockFileAndKeepsItsTarget) {
+  write_file_atomically(path("mine.txt"), "mine\n");
+  std::filesystem::create_directories(path("run"));
+  std::filesystem::create_symlink(path("mine.txt"), path("run/.lock"));
+  EXPECT_THAT(testing::message_of<UserError>([&] { RunLock(path("run")); }), HasSubstr("run/.lock: is not a regular"));
+  EXPECT_EQ(std::filesystem::file_size(path("mine.txt")), 5u);
+  std::filesystem::remove(path("run/.lock"));
+  ASSERT_EQ(mkfifo(path("run/.lock").c_str(), 0600), 0);
+  EXPECT_THAT(testing::message_of<UserError>([&] { RunLock(path("run")); }), HasSubstr("run/.lock: is not a regular"));
+}
+
 TEST_F(RunDirectoryTest, KnowsThatItWasMoved) {
   namespace fs = std::filesystem;
   parallel_testing::run_world(1, [&](ProcessGroup& group, const Report&) {

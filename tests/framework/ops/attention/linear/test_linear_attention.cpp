@@ -170,11 +170,10 @@ TEST_P(EverySplitAttention, SegmentsOfFewHeadsMatchWholeSequences) {
 }
 
 TEST_P(EveryCausalAttention, LaterTokensChangeNoEarlierBit) {
-  const std::int64_t n = 90, d = 8;
-  const AttentionProblem p = make_problem({1, 2, 2, n, d, d, 8, 32}, 2);
-  for (const DType dtype : {DType::float32, DType::bfloat16}) {
+  const auto expect_no_change = [&](std::int64_t n, std::int64_t d, std::int64_t m, std::int64_t chunk, DType dtype) {
+    const AttentionProblem p = make_problem({1, 2, 2, n, d, d, m, chunk}, 2);
     const std::vector<double> before = run_attention(p, dtype).output;
-    for (const std::int64_t cut : {1, 31, 32, 50, 89}) {
+    for (const std::int64_t cut : {std::int64_t{1}, chunk - 1, chunk, chunk + 18, n - 1}) {
       for (const double factor : {-40.0, HUGE_VAL, std::nan("")}) {
         AttentionProblem changed = p;
         for (std::int64_t i = cut * 2 * d; i < n * 2 * d; ++i) {
@@ -187,6 +186,10 @@ TEST_P(EveryCausalAttention, LaterTokensChangeNoEarlierBit) {
         EXPECT_NE(std::memcmp(before.data(), after.data(), before.size() * sizeof(double)), 0);
       }
     }
+  };
+  for (const DType dtype : {DType::float32, DType::bfloat16}) {
+    expect_no_change(90, 8, 8, 32, dtype);
+    expect_no_change(150, 32, 64, 64, dtype);  // whole tiles of AMX, next to parts of tiles
   }
 }
 
