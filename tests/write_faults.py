@@ -112,6 +112,7 @@ class Command:
     check: typing.Callable  # (place, old, new, status): checks the files after a try; `old` and `new` are digests
     calls: set = dataclasses.field(default_factory=lambda: OF_SPACE | OF_PATHS)  # those that fail
     stopped: tuple = ()  # the states of the files after status 3; empty: no run is stopped
+    refuses_existing: bool = False  # without --force
 
 
 def without_timings(metrics):
@@ -226,6 +227,7 @@ COMMANDS = [
         ["prepare", "text", "text.txt", "--output", "new.h5"],
         check_new("new.h5"),
         stopped=("old",),
+        refuses_existing=True,
     ),
     Command(
         "convert_new",
@@ -233,6 +235,7 @@ COMMANDS = [
         ["convert", "step_00000002.h5", "new.h5", "--attention", "favor_positive"],
         check_new("new.h5"),
         stopped=("old",),
+        refuses_existing=True,
     ),
     # Into folders that do not exist.
     Command(
@@ -248,6 +251,7 @@ COMMANDS = [
         ["export", "step_00000002.h5", "new/model"],
         check_new("new/model/config.json"),
         stopped=("old",),
+        refuses_existing=True,
     ),
 ]
 
@@ -319,10 +323,10 @@ class Tries:
         return found
 
     def expect_repeatable(self, status, failed=()):
-        """Expects the undisturbed result of a second try, except of export without --force if a complete result, or a
-        file whose removal has failed, is in its way."""
+        """Expects the undisturbed result of a second try, except without --force if a complete result, or a file whose
+        removal has failed, is in its way."""
         kept = any(line.split(" ")[1] == "remove" for line in failed)
-        if self.command.name != "export_new" or not (kept or status == 0):
+        if not (self.command.refuses_existing and (kept or status == 0)):
             self.expect_same()
 
     def attempt(self, number, error, when, which):
