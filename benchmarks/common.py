@@ -191,15 +191,27 @@ def commit():
     return git("rev-parse", "HEAD") + ("-dirty" if changes else "")
 
 
-def provenance(threads):
+@functools.cache
+def peer_versions(python):
+    """Those of the interpreter that runs the peer."""
+    code = """if True:
+        import json, platform, torch
+        print(json.dumps({
+            "torch": torch.__version__,
+            "mkldnn": torch.backends.mkldnn.is_available(),
+            "python": platform.python_version(),
+            "blas": torch.__config__.show().split("BLAS_INFO=")[-1].split(",")[0]}))"""
+    return json.loads(subprocess.run([python, "-c", code], check=True, capture_output=True, text=True).stdout)
+
+
+def provenance(threads, python):
     """Call it before anything else, so that the load is that of others."""
+    load = os.getloadavg()
     run = lambda *command: subprocess.run(command, capture_output=True, text=True, cwd=ROOT).stdout.strip()
     memory = {
         line.split(":")[0]: line.split(":")[1].strip()
         for line in pathlib.Path("/proc/meminfo").read_text().splitlines()
     }
-    import torch
-
     huge_pages = pathlib.Path("/sys/kernel/mm/transparent_hugepage/enabled")
     return {
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
@@ -211,14 +223,8 @@ def provenance(threads):
             "kernel": platform.release(),
             "huge_pages": huge_pages.read_text().strip() if huge_pages.exists() else "none",
         },
-        "load_before": os.getloadavg(),
-        "versions": {
-            "torch": torch.__version__,
-            "mkldnn": torch.backends.mkldnn.is_available(),
-            "python": platform.python_version(),
-            "compiler": run("c++", "--version").splitlines()[0],
-            "blas": torch.__config__.show().split("BLAS_INFO=")[-1].split(",")[0],
-        },
+        "load_before": load,
+        "versions": {**peer_versions(python), "compiler": run("c++", "--version").splitlines()[0]},
     }
 
 

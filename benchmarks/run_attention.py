@@ -119,12 +119,18 @@ def by_turns(peer, ours, before, rounds, peer_request, our_request):
     return result
 
 
-def softmax_environments(arguments, shape):
+def softmax_environments(arguments, shape, budget):
     """Seconds of scaled_dot_product_attention in each environment, the fastest first."""
     times = {}
     for name, environment in peer_environments(arguments.threads).items():
-        with Worker([arguments.python, PEER], environment) as peer:
-            times[name] = seconds_of(peer, 1, threads=arguments.threads, **shape, attention="softmax")
+        if times and not budget.allows(60, f"peer softmax {name}"):
+            continue
+        try:
+            with Worker([arguments.python, PEER], environment) as peer:
+                times[name] = seconds_of(peer, 1, threads=arguments.threads, **shape, attention="softmax")
+        except Failed as error:
+            print(f"peer softmax, {name}: {error}", flush=True)
+            continue
         print(f"peer softmax, {name}: {times[name]:.3f} s", flush=True)
     return dict(sorted(times.items(), key=lambda one: one[1]))
 
@@ -216,7 +222,7 @@ def main():
     parser.add_argument("--longest-softmax", type=int, default=32768, help="longest exact softmax; 0: none")
     add_peer_arguments(parser, "attention")
     arguments = parser.parse_args()
-    about = provenance(arguments.threads)
+    about = provenance(arguments.threads, arguments.python)
     budget = Budget(arguments.seconds)
     shape = {"n": arguments.n, "heads": arguments.heads, "d": arguments.d, "m": arguments.m, "dtype": arguments.dtype}
     program = arguments.program or our_program("benchmark_attention", arguments.build)
@@ -229,11 +235,13 @@ def main():
 
     best, stock, times = sweep(arguments, shape, budget)
     result["peer_sweep"] = {"best": best, "best_stock": stock, "all": times}
-    result["softmax_sweep"] = softmax_environments(arguments, shape)
+    result["softmax_sweep"] = softmax_environments(arguments, shape, budget)
     order = list(result["softmax_sweep"])
+    if not order:
+        raise SystemExit("the peer's softmax ran in no environment; see above")
     result.update(both_attentions(arguments, shape, program, best, order[0]))
-    if stock is not best and budget.allows(60, "the peer as PyTorch comes"):
-        as_it_comes = next(name for name in order if MKL_AS_ON_INTEL not in name)
+    as_it_comes = next((name for name in order if MKL_AS_ON_INTEL not in name), order[0])
+    if (stock, as_it_comes) != (best, order[0]) and budget.allows(60, "the peer as PyTorch comes"):
         result["stock_peer"] = both_attentions(arguments, shape, program, stock, as_it_comes)
     with Worker([program], our_environment(arguments.threads)) as ours:
         result["scaling"] = scaling(ours, arguments, shape, budget)

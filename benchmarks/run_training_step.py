@@ -10,7 +10,6 @@ Then runs one step of each at a longer sequence, in new processes, for their pea
 import argparse
 import datetime
 import json
-import subprocess
 from contextlib import nullcontext
 
 from common import (
@@ -24,6 +23,7 @@ from common import (
     our_environment,
     our_program,
     peer_environments,
+    peer_versions,
     processor,
     provenance,
     write_result,
@@ -50,16 +50,12 @@ def settings_of_sweep(environments, processor, torch, dtype, folder=RESULTS):
     return {**{key: best[key] for key in ("form", "chunk", "environment")}, "from": name}
 
 
-def torch_version(arguments):
-    command = [arguments.python, "-c", "import torch; print(torch.__version__)"]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
-
-
 def settings_of_peer(arguments, environments):
     """Those of each dtype, or an error that names the commands that find them."""
     dtypes = arguments.dtypes or ["float32"]
     here = processor(arguments.threads)
-    settings = {dtype: settings_of_sweep(environments, here, torch_version(arguments), dtype) for dtype in dtypes}
+    torch = peer_versions(arguments.python)["torch"]
+    settings = {dtype: settings_of_sweep(environments, here, torch, dtype) for dtype in dtypes}
     missing = [dtype for dtype in dtypes if not settings[dtype]]
     if arguments.peer_chunk:
         given = {"form": "batched", "environment": next(iter(environments))}
@@ -223,7 +219,7 @@ def main():
     parser.add_argument("--peer-chunk", type=int, help="instead of that of run_attention.py")
     add_peer_arguments(parser, "training_step")
     arguments = parser.parse_args()
-    about = provenance(arguments.threads)
+    about = provenance(arguments.threads, arguments.python)
     budget = Budget(arguments.seconds)
     environments = peer_environments(arguments.threads)
     settings = settings_of_peer(arguments, environments)

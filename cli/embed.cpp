@@ -17,7 +17,7 @@ struct EmbedArguments {
 
 void run(EmbedArguments& options) {
   refuse_input_as_output(options.shared, options.output);
-  AtomicFile(options.output).discard();  // of two writers the second is refused before it reads
+  auto output = std::make_unique<AtomicFile>(options.output);  // of two writers the second is refused before it reads
   Model model = open_model(options.shared);
   options.embed.model = options.shared.model;
   EmbedReport report;
@@ -25,7 +25,7 @@ void run(EmbedArguments& options) {
   {
     SequenceProgress progress("embed", options.shared.input.paths);
     options.embed.progress = std::ref(progress);
-    report = embed(model, options.shared.input, options.output, options.embed);
+    report = embed(model, options.shared.input, std::move(output), options.embed);
   }
   report_reading(report.read, options.output.extension() == ".npy" ? "rows of NaN in the output" : "left out");
   const double seconds = seconds_since(start);

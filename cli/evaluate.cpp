@@ -249,7 +249,7 @@ void run_suite(Model& model, const EvaluateArguments& options) {
 void run(const EvaluateArguments& options) {
   set_thread_count(static_cast<int>(options.threads));
   const std::filesystem::path path = checkpoint_of(options.run);
-  if (!options.predictions.empty()) AtomicFile(options.predictions).discard();  // as in measure(), before the reading
+  if (!options.predictions.empty()) AtomicFile(options.predictions).discard();  // a wrong path fails before the reading
   const CheckpointReader checkpoint = CheckpointReader::open(path);
   Model model = load_model(checkpoint, device_from_name(options.device), weights_named(options.weights));
   const Settings& settings = model.settings;

@@ -8,6 +8,7 @@
 #include "cli/held_output.h"
 #include "framework/core/parallel.h"
 #include "framework/io/atomic_file.h"
+#include "framework/io/hdf5.h"
 
 namespace furlong::command_line {
 namespace {
@@ -25,7 +26,8 @@ void run(const LogitsArguments& options) {
   refuse_replacing_inputs(files_of_run(options.run), options.output);
   refuse_replacing_inputs({options.input.string()}, options.output);
   refuse_replacing_data(options.output);
-  AtomicFile(options.output).discard();  // of two writers the second is refused before it reads
+  hdf5::File::check_output_name(options.output);
+  AtomicFile output(options.output);  // of two writers the second is refused before it reads
   const CheckpointReader checkpoint = CheckpointReader::open(path);
   Model model = load_model(checkpoint, device_from_name(options.device), weights_named(options.weights),
                            [](const Parameter&) { return true; });
@@ -35,7 +37,7 @@ void run(const LogitsArguments& options) {
   }
   model.stream.products.short_sums = true;
   const TokenRows rows = read_token_rows(options.input, model.store->find("token_embedding.weight").shape()[0]);
-  write_logits(model, rows, options.output, options.logits);
+  write_logits(model, rows, output, options.logits);
   fmt::print("{}: {} of {} row{} of up to {} tokens\n", options.output.string(),
              options.logits.hidden ? "hidden states" : "logits", rows.rows(), rows.rows() == 1 ? "" : "s", rows.n);
 }

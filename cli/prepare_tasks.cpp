@@ -52,7 +52,7 @@ void write_dataset(const LabeledTask& task, TaskArguments& arguments, const std:
   arguments.options.completed = [&] {
     try {
       completed();
-    } catch (...) {  // a failed command leaves no new dataset
+    } catch (...) {  // without --force a failed command leaves nothing, so that it can be repeated
       std::error_code ignored;
       if (!arguments.options.force) std::filesystem::remove(arguments.options.output, ignored);
       throw;
@@ -70,7 +70,8 @@ class Pictures {
   static constexpr std::int64_t max_count = 32;  // all are open at once
 
   /// Writes them under temporary names.
-  Pictures(const Pathfinder& task, const std::filesystem::path& folder, std::int64_t count, bool overwrite) {
+  Pictures(const Pathfinder& task, const std::filesystem::path& folder, std::int64_t count, bool overwrite)
+      : overwrite_(overwrite) {
     created_.create(folder);
     const std::int64_t size = task.shape().size;
     for (std::int64_t i = 0; i < count; ++i) {
@@ -83,12 +84,20 @@ class Pictures {
       files_.back()->flush();
     }
   }
-  /// Gives them their names.
+  /// Gives them their names. After a throw without `overwrite` there are none.
   void commit() {
-    for (const auto& file : files_) file->commit();
+    std::size_t done = 0;
+    try {
+      for (; done < files_.size(); ++done) files_[done]->commit();
+    } catch (...) {
+      std::error_code ignored;
+      for (std::size_t i = 0; i < done && !overwrite_; ++i) std::filesystem::remove(files_[i]->path(), ignored);
+      throw;
+    }
   }
 
  private:
+  bool overwrite_;
   NewDirectories created_;
   std::vector<std::unique_ptr<AtomicFile>> files_;
 };

@@ -202,6 +202,10 @@ void report_reading(const ReadSummary& summary, const char* empty_are) {
         "results of {} of {} sequences are not finite, because numbers overflow in the model; check its weights "
         "and dtype",
         summary.not_finite, summary.sequences);
+  if (summary.not_finite_mutations > 0)
+    log_warn(
+        "scores of {} mutations are not finite, because numbers overflow in the model; check its weights and dtype",
+        summary.not_finite_mutations);
   if (summary.untrained_mutations > 0)
     log_warn(
         "{} mutations are from or to tokens that training left out of its loss (data.ignore_tokens), and have "

@@ -7,7 +7,6 @@
 #include <map>
 #include <set>
 #include <string_view>
-#include <unordered_map>
 
 #include "conversion/tokenizer_json.h"
 #include "datasets/tokenizers/base64.h"
@@ -66,7 +65,7 @@ std::vector<PieceSplit> splits_of(const std::string& piece, const std::set<std::
 
 std::string byte_pair_obstacle(const SentencePieceProto& proto) {
   const auto pieces = merged_pieces(proto);
-  std::unordered_map<float, const ModelPiece*> by_score;
+  std::map<float, const ModelPiece*> by_score;
   for (const ModelPiece& piece : proto.pieces) {
     if (piece.type != PieceType::normal || unicode::count(piece.text) < 2) continue;
     if (piece.text.size() > max_merged_bytes)

@@ -218,32 +218,34 @@ void check_pooling(const Model& model, const EmbedOptions& options, const Sequen
 
 }  // namespace
 
-EmbedReport embed(Model& model, const SequenceInput& input, const std::filesystem::path& output,
+EmbedReport embed(Model& model, const SequenceInput& input, std::unique_ptr<AtomicFile> output,
                   const EmbedOptions& options) {
   const std::int64_t layer = layer_of(model, options);
   const SequenceFrame frame = frame_of(model);
   check_pooling(model, options, frame);
+  const bool is_npy = output->path().extension() == ".npy";
   const bool per_token = options.pooling == Pooling::none;
   const std::int64_t width = model.settings.model.d_model;
-  const auto file = make_embedding_file(output, {.width = width,
-                                                 .per_token = per_token,
-                                                 .attributes = {{"model", options.model},
-                                                                {"checkpoint", model.checkpoint},
-                                                                {"step", model.step},
-                                                                {"weights", model.has_ema_weights ? "ema" : "raw"},
-                                                                {"pooling", name_of(options.pooling)},
-                                                                {"layer", layer},
-                                                                {"normalized", std::int64_t{options.normalize}},
-                                                                {"skip_special", std::int64_t{options.skip_special}},
-                                                                {"furlong_version", version()},
-                                                                {"furlong_commit", commit()}}});
+  const auto file =
+      make_embedding_file(std::move(output), {.width = width,
+                                              .per_token = per_token,
+                                              .attributes = {{"model", options.model},
+                                                             {"checkpoint", model.checkpoint},
+                                                             {"step", model.step},
+                                                             {"weights", model.has_ema_weights ? "ema" : "raw"},
+                                                             {"pooling", name_of(options.pooling)},
+                                                             {"layer", layer},
+                                                             {"normalized", std::int64_t{options.normalize}},
+                                                             {"skip_special", std::int64_t{options.skip_special}},
+                                                             {"furlong_version", version()},
+                                                             {"furlong_commit", commit()}}});
   Embedder work(model, options, layer, frame, *file);
   ReadOptions read;
   // The states of all tokens of a window are kept until it is written.
   read.window_tokens = per_token ? options.batch_tokens : 16 * options.batch_tokens;
   read.long_tokens = has_constant_state(model) ? options.batch_tokens : 0;
   read.max_tokens = longest_sequence(model);
-  read.keep_empty = output.extension() == ".npy";  // rows have no ids: their number is that of the sequence
+  read.keep_empty = is_npy;  // rows have no ids: their number is that of the sequence
   read.frame = frame;
   read.progress = options.progress;
   ReadSummary summary = read_sequences(input, model.vocabulary, read, work);

@@ -1,8 +1,9 @@
 #pragma once
 // Vectors that a model gives for sequences: what furlong embed does.
-#include <filesystem>
+#include <memory>
 
 #include "evaluation/sequences/sequence_reader.h"
+#include "framework/io/atomic_file.h"
 #include "trainers/model/model.h"
 
 namespace furlong {
@@ -27,7 +28,7 @@ struct EmbedReport {
 /// Writes a vector of each sequence, or of each of its tokens, to `output` (EmbeddingFile). Decoders take sequences of
 /// more than `batch_tokens` tokens in pieces, with the state of their attention in between. Throws UserError as
 /// read_sequences, and for a layer or pooling that the model does not have; the output is then as it was before.
-EmbedReport embed(Model& model, const SequenceInput& input, const std::filesystem::path& output,
+EmbedReport embed(Model& model, const SequenceInput& input, std::unique_ptr<AtomicFile> output,
                   const EmbedOptions& options);
 
 }  // namespace furlong

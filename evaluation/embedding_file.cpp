@@ -47,10 +47,10 @@ class Appender {
 
 class Hdf5File : public EmbeddingFile {
  public:
-  Hdf5File(const std::filesystem::path& path, const EmbeddingFormat& format)
+  Hdf5File(std::unique_ptr<AtomicFile> place, const EmbeddingFormat& format)
       : width_(static_cast<std::uint64_t>(format.width)),
-        place_(path),
-        file_(hdf5::File::create(place_)),
+        place_(std::move(place)),
+        file_(hdf5::File::create(*place_)),
         embeddings_(file_, "embeddings", hdf5::Type::f32, width_),
         ids_(file_.create_texts("ids")) {
     if (format.per_token) offsets_.emplace(file_, "offsets", hdf5::Type::u64);
@@ -78,7 +78,7 @@ class Hdf5File : public EmbeddingFile {
     flush_ids();
     if (offsets_) offsets_->flush();
     file_.close();
-    place_.commit_last();
+    place_->commit_last();
   }
 
  private:
@@ -87,7 +87,7 @@ class Hdf5File : public EmbeddingFile {
     new_ids_.clear();
   }
   std::uint64_t width_, n_rows_ = 0;
-  AtomicFile place_;
+  std::unique_ptr<AtomicFile> place_;
   hdf5::File file_;
   Appender<float> embeddings_;
   hdf5::TextDataset ids_;
@@ -98,9 +98,10 @@ class Hdf5File : public EmbeddingFile {
 /// Version 1.0 of NumPy's format: a header whose shape is written once the number of rows is known.
 class NpyFile : public EmbeddingFile {
  public:
-  NpyFile(const std::filesystem::path& path, const EmbeddingFormat& format) : width_(format.width), place_(path) {
+  NpyFile(std::unique_ptr<AtomicFile> place, const EmbeddingFormat& format)
+      : width_(format.width), place_(std::move(place)) {
     static_assert(std::endian::native == std::endian::little);
-    place_.write(header());
+    place_->write(header());
   }
   void begin(const std::string&) override { ++n_rows_; }
   void rows(std::span<const float> values) override {
@@ -111,13 +112,13 @@ class NpyFile : public EmbeddingFile {
   void finish() override {
     flush();
     const std::string text = header();
-    place_.write_at(0, text.data(), text.size());
-    place_.commit_last();
+    place_->write_at(0, text.data(), text.size());
+    place_->commit_last();
   }
 
  private:
   void flush() {
-    place_.write(buffer_.data(), buffer_.size() * sizeof(float));
+    place_->write(buffer_.data(), buffer_.size() * sizeof(float));
     buffer_.clear();
   }
   std::string header() const {
@@ -130,14 +131,14 @@ class NpyFile : public EmbeddingFile {
     return whole + text + std::string(size - prefix - 1 - text.size(), ' ') + '\n';
   }
   std::int64_t width_, n_rows_ = 0;
-  AtomicFile place_;
+  std::unique_ptr<AtomicFile> place_;
   std::vector<float> buffer_;
 };
 
 class TsvFile : public EmbeddingFile {
  public:
-  TsvFile(const std::filesystem::path& path, const EmbeddingFormat& format)
-      : width_(static_cast<std::size_t>(format.width)), per_token_(format.per_token), place_(path) {
+  TsvFile(std::unique_ptr<AtomicFile> place, const EmbeddingFormat& format)
+      : width_(static_cast<std::size_t>(format.width)), per_token_(format.per_token), place_(std::move(place)) {
     text_ = per_token_ ? "id\tposition" : "id";
     for (std::size_t i = 0; i < width_; ++i) text_ += fmt::format("\t{}", i);
     text_ += '\n';
@@ -158,33 +159,34 @@ class TsvFile : public EmbeddingFile {
   void end() override {}
   void finish() override {
     flush();
-    place_.commit_last();
+    place_->commit_last();
   }
 
  private:
   void flush() {
-    place_.write(text_);
+    place_->write(text_);
     text_.clear();
   }
   std::size_t width_;
   bool per_token_;
-  AtomicFile place_;
+  std::unique_ptr<AtomicFile> place_;
   std::string text_, id_;
   std::uint64_t position_ = 0;
 };
 
 }  // namespace
 
-std::unique_ptr<EmbeddingFile> make_embedding_file(const std::filesystem::path& path, const EmbeddingFormat& format) {
+std::unique_ptr<EmbeddingFile> make_embedding_file(std::unique_ptr<AtomicFile> place, const EmbeddingFormat& format) {
+  const std::filesystem::path path = place->path();
   const std::string extension = path.extension().string();
-  if (extension == ".h5" || extension == ".hdf5") return std::make_unique<Hdf5File>(path, format);
-  if (extension == ".tsv") return std::make_unique<TsvFile>(path, format);
+  if (extension == ".h5" || extension == ".hdf5") return std::make_unique<Hdf5File>(std::move(place), format);
+  if (extension == ".tsv") return std::make_unique<TsvFile>(std::move(place), format);
   if (extension != ".npy")
     throw UserError("--output: {} has the extension '{}'; expected .h5, .hdf5, .npy or .tsv", path.string(), extension);
   if (format.per_token)
     throw UserError("--output: {}: .npy cannot keep the vectors of tokens apart by sequence; expected .h5 or .tsv",
                     path.string());
-  return std::make_unique<NpyFile>(path, format);
+  return std::make_unique<NpyFile>(std::move(place), format);
 }
 
 }  // namespace furlong

@@ -30,12 +30,12 @@ struct EmbeddingFormat {
   std::vector<std::pair<std::string, std::variant<std::string, std::int64_t>>> attributes = {};
 };
 
-/// By the extension of `path`.
+/// By the extension of `place`, to which it writes.
 /// .h5, .hdf5: `embeddings` [sequences, width] and `ids` [sequences], UTF-8 of variable length. Per token `embeddings`
 /// is [tokens, width], and `offsets` [sequences + 1] has where each sequence begins.
 /// .npy: [sequences, width], without ids; not per token.
 /// .tsv: a header, then a line for each vector: id, of tokens the position from 1, and the values.
-/// Throws UserError for other extensions, and where the place is at fault.
-std::unique_ptr<EmbeddingFile> make_embedding_file(const std::filesystem::path& path, const EmbeddingFormat& format);
+/// Throws UserError for other extensions.
+std::unique_ptr<EmbeddingFile> make_embedding_file(std::unique_ptr<AtomicFile> place, const EmbeddingFormat& format);
 
 }  // namespace furlong

@@ -84,14 +84,12 @@ class Results {
 
 }  // namespace
 
-void write_logits(Model& model, const TokenRows& rows, const fs::path& output, const LogitsOptions& options) {
+void write_logits(Model& model, const TokenRows& rows, AtomicFile& output, const LogitsOptions& options) {
   check_rows(model, rows);
   if (!options.hidden && model.settings.objective.learns_labels())
     throw UserError("this model predicts labels and has no logits of tokens; add --hidden to write hidden states");
   if (!options.hidden) require_output_layer(model.settings, "logits");
-  hdf5::File::check_output_name(output);
-  AtomicFile place(output);
-  hdf5::File file = hdf5::File::create(place);
+  hdf5::File file = hdf5::File::create(output);
   file.set_text("format", "furlong logits");
   file.set_integer("format_version", 1);
   file.set_text("version", version());
@@ -126,7 +124,7 @@ void write_logits(Model& model, const TokenRows& rows, const fs::path& output, c
   }
   file.write("lengths", hdf5::Type::i64, {static_cast<std::uint64_t>(rows.rows())}, rows.lengths.data());
   file.close();
-  place.commit_last();
+  output.commit_last();
   if (!results.is_finite())
     log_warn("some {} are not finite, because numbers overflow in the model; check its weights and dtype",
              options.hidden ? "hidden states" : "logits");

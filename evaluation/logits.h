@@ -15,7 +15,6 @@ struct LogitsOptions {
 
 /// Writes HDF5 with `lengths` [rows], and `logits` [rows, n, vocabulary] or `hidden` [rows, n, d_model], in float32
 /// (float64 for a float64 model), zero at padding. Throws UserError if a row exceeds the model's learned positions.
-void write_logits(Model& model, const TokenRows& rows, const std::filesystem::path& output,
-                  const LogitsOptions& options);
+void write_logits(Model& model, const TokenRows& rows, AtomicFile& output, const LogitsOptions& options);
 
 }  // namespace furlong

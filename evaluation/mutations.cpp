@@ -1,6 +1,7 @@
 #include "evaluation/mutations.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <numeric>
 #include <optional>
@@ -184,26 +185,33 @@ double sum_of(const Marginals& marginals, const std::vector<Exchange>& mutation)
   return sum;
 }
 
-void score_masked_mutations(Model& model, const Sequence& sequence, const std::vector<Mutation>& mutations,
-                            const std::vector<std::vector<Exchange>>& exchanges, ScoreFile& output,
-                            std::int64_t batch_tokens, const ShareDone& done) {
+/// Returns the number of mutations whose scores are not finite.
+std::uint64_t score_masked_mutations(Model& model, const Sequence& sequence, const std::vector<Mutation>& mutations,
+                                     const std::vector<std::vector<Exchange>>& exchanges, ScoreFile& output,
+                                     std::int64_t batch_tokens, const ShareDone& done) {
   const auto wanted = wanted_tokens(exchanges);
   const Marginals hidden = marginals(model, sequence.tokens, wanted, true, batch_tokens, done),
                   seen = marginals(model, sequence.tokens, wanted, false, batch_tokens, {});
-  for (std::size_t i = 0; i < mutations.size(); ++i)
-    output.row("mutation", mutations[i].text, {"masked_marginal", "wild_type_marginal"},
-               {sum_of(hidden, exchanges[i]), sum_of(seen, exchanges[i])});
+  std::uint64_t not_finite = 0;
+  for (std::size_t i = 0; i < mutations.size(); ++i) {
+    const double masked = sum_of(hidden, exchanges[i]), wild_type = sum_of(seen, exchanges[i]);
+    not_finite += !std::isfinite(masked) || !std::isfinite(wild_type);
+    output.row("mutation", mutations[i].text, {"masked_marginal", "wild_type_marginal"}, {masked, wild_type});
+  }
+  return not_finite;
 }
 
-void score_causal_mutations(Model& model, const Sequence& sequence, const std::vector<Mutation>& mutations,
-                            const std::vector<std::vector<Exchange>>& exchanges, const SequenceFrame& frame,
-                            ScoreFile& output, std::int64_t batch_tokens, const ShareDone& done) {
+/// Returns the number of mutations whose scores are not finite.
+std::uint64_t score_causal_mutations(Model& model, const Sequence& sequence, const std::vector<Mutation>& mutations,
+                                     const std::vector<std::vector<Exchange>>& exchanges, const SequenceFrame& frame,
+                                     ScoreFile& output, std::int64_t batch_tokens, const ShareDone& done) {
   const auto log_likelihoods = [&](const std::vector<Sequence>& sequences, const ShareDone& share_done) {
     std::vector<double> sums;
     for (const auto& tokens : token_log_probabilities(model, sequences, frame, batch_tokens, share_done))
       sums.push_back(std::accumulate(tokens.begin(), tokens.end(), 0.0));
     return sums;
   };
+  std::uint64_t not_finite = 0;
   const double wild_type = log_likelihoods({sequence}, {}).front();
   const std::size_t at_once = at(std::max<std::int64_t>(1, 16 * batch_tokens / std::ssize(sequence.tokens)));
   for (std::size_t begin = 0; begin < mutations.size(); begin += at_once) {
@@ -216,9 +224,12 @@ void score_causal_mutations(Model& model, const Sequence& sequence, const std::v
       const double scored = static_cast<double>(begin) + share * static_cast<double>(mutants.size());
       if (done) done(scored / static_cast<double>(mutations.size()));
     });
-    for (std::size_t i = 0; i < sums.size(); ++i)
+    for (std::size_t i = 0; i < sums.size(); ++i) {
+      not_finite += !std::isfinite(sums[i] - wild_type);
       output.row("mutation", mutations[begin + i].text, {"log_likelihood_ratio"}, {sums[i] - wild_type});
+    }
   }
+  return not_finite;
 }
 
 /// The number of mutations from or to tokens that training left out of its loss.
@@ -257,11 +268,10 @@ ReadSummary score_mutations(Model& model, const SequenceInput& input, const std:
       return std::any_of(one.begin(), one.end(), [](const Exchange& exchange) { return exchange.place == 0; });
     }));
   }
-  if (model.decoder) {
-    score_causal_mutations(model, only.found(), mutations, found, frame, output, options.batch_tokens, done);
-  } else {
-    score_masked_mutations(model, only.found(), mutations, found, output, options.batch_tokens, done);
-  }
+  summary.not_finite_mutations =
+      model.decoder
+          ? score_causal_mutations(model, only.found(), mutations, found, frame, output, options.batch_tokens, done)
+          : score_masked_mutations(model, only.found(), mutations, found, output, options.batch_tokens, done);
   output.finish();
   return summary;
 }

@@ -340,9 +340,11 @@ std::vector<std::uint8_t> read_idx_labels(ByteSource& source) {
   const std::size_t stated = dimensions ? dimensions->front() : 0;
   while (const std::size_t count = labels.size() > stated ? 0 : source.read(block.data(), block.size()))
     labels.insert(labels.end(), block.begin(), block.begin() + static_cast<std::ptrdiff_t>(count));
+  if (labels.size() > stated)
+    throw UserError("{}: the file has more labels than the {} that its header states; download or copy it again", name,
+                    stated);
   if (!dimensions || labels.size() != stated)
-    throw UserError("{}: the file has {} of {} labels; download or copy it again", name,
-                    labels.size() > stated ? "more" : std::to_string(labels.size()), stated);
+    throw UserError("{}: the file has {} of {} labels; download or copy it again", name, labels.size(), stated);
   return labels;
 }
 

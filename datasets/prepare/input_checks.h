@@ -54,7 +54,7 @@ class RepeatedNames {
   /// Adds a hash that is not 0. Returns whether it is known already.
   bool is_known(std::uint64_t hash);
 
-  std::uint64_t seed_ = hash_seed();  // no file can be made of names that collide
+  std::uint64_t seed_ = hash_seed();  // so that a file cannot choose names that collide
   std::vector<std::uint64_t> slots_;  // open addressing; 0: free; at most half are in use
   std::uint64_t n_names_ = 0, n_repeated_ = 0;
   std::string first_, place_;  // of the first repeated name

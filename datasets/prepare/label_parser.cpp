@@ -96,6 +96,18 @@ ParsedLabel LabelParser::parse(const std::vector<std::string>& texts, const std:
   return label;
 }
 
+ParsedLabel LabelParser::parse_letters(std::string_view field, const std::string& place) {
+  constexpr std::size_t part_bytes = 1 << 16;  // a string for each letter takes 32 times the memory of the text
+  ParsedLabel label;
+  for (std::size_t begin = 0, end = 0; begin < field.size(); begin = end) {
+    end = std::min(begin + part_bytes, field.size());
+    while (end < field.size() && (static_cast<unsigned char>(field[end]) & 0xC0) == 0x80) ++end;
+    const ParsedLabel part = parse(split(field.substr(begin, end - begin)), {}, place);
+    label.ids.insert(label.ids.end(), part.ids.begin(), part.ids.end());
+  }
+  return label;
+}
+
 float LabelParser::number_of(const std::string& text, const std::string& name, const std::string& place) const {
   double number = 0;
   const char* end = text.data() + text.size();

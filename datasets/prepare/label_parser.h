@@ -33,6 +33,8 @@ class LabelParser {
   /// `place`, if a text is no number or not one of the known labels.
   ParsedLabel parse(const std::vector<std::string>& texts, const std::vector<std::string>& names,
                     const std::string& place);
+  /// Does both for a field with a label for each character (LabelKind::tokens), in memory proportional to it.
+  ParsedLabel parse_letters(std::string_view field, const std::string& place);
   /// Returns the names of the labels or numbers 0, 1, ...
   const std::vector<std::string>& names() const { return names_; }
 

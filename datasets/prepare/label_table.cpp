@@ -1,6 +1,5 @@
 #include "datasets/prepare/label_table.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "datasets/prepare/byte_source.h"
@@ -27,17 +26,7 @@ void LabelTable::name_document(std::string_view name, const std::string& place) 
 
 void LabelTable::end_document() {
   if (!is_fasta_) return;
-  // In parts: a string for each letter takes 32 times the memory of the text.
-  constexpr std::size_t part_bytes = 1 << 16;
-  ParsedLabel label;
-  for (std::size_t begin = 0, end = 0; begin < text_.size(); begin = end) {
-    end = std::min(begin + part_bytes, text_.size());
-    while (end < text_.size() && (static_cast<unsigned char>(text_[end]) & 0xC0) == 0x80) ++end;
-    const ParsedLabel part =
-        parser_.parse(parser_.split(std::string_view(text_).substr(begin, end - begin)), {}, place_);
-    label.ids.insert(label.ids.end(), part.ids.begin(), part.ids.end());
-  }
-  add(name_, std::move(label), place_);
+  add(name_, parser_.parse_letters(text_, place_), place_);
   text_.clear();
 }
 

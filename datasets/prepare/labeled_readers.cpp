@@ -38,8 +38,9 @@ std::optional<std::size_t> column_number(std::string_view field) {
 struct Record {
   std::vector<std::string> texts;
   std::string id;
-  std::vector<std::string> labels;  // parts of the label: see LabelParser
-  std::vector<std::string> names;   // of the parts, for LabelKind::numbers
+  std::vector<std::string> labels = {};     // parts of the label: see LabelParser
+  std::vector<std::string> names = {};      // of the parts, for LabelKind::numbers
+  std::optional<std::string> letters = {};  // instead of parts: a text with a label for each character
 };
 
 /// Extracts the fields of a record; errors start with `place`.
@@ -91,7 +92,10 @@ class RecordParser {
         throw UserError("{}: the record has {} column{}, expected {} in column {}; check that the file is {}", place,
                         values.size(), values.size() == 1 ? "" : "s", what, columns_[i] + 1, name_of(kind_));
       if (is_label(i)) {
-        add_labels(record, labels_.split(values[columns_[i]]), i);
+        if (label_kind_ == LabelKind::tokens)
+          record.letters = values[columns_[i]];
+        else
+          add_labels(record, labels_.split(values[columns_[i]]), i);
       } else if (is_id(i)) {
         record.id = id_of(values[columns_[i]], place);
       } else {
@@ -212,7 +216,10 @@ class RecordParser {
         throw UserError("{}: the object has no key '{}'; its keys are {}. Choose the key with {}", place, fields_[i],
                         keys_of(json), option_of(i));
       if (is_label(i)) {
-        add_labels(record, json_labels(*value, place, fields_[i]), i);
+        if (label_kind_ == LabelKind::tokens && value->is_string())
+          record.letters = value->get<std::string>();
+        else
+          add_labels(record, json_labels(*value, place, fields_[i]), i);
       } else if (is_id(i)) {
         record.id = id_of(json_name(*value, place, fields_[i]), place);
       } else {
@@ -330,7 +337,7 @@ class LabeledReader : public DocumentReader {
   void end_input() override {
     if (files_) {
       if (record_.starts_with(byte_order_mark)) record_.erase(0, byte_order_mark.size());
-      return write({.texts = {record_}, .id = {}, .labels = {folder_of(name_)}, .names = {}});
+      return write({.texts = {record_}, .id = {}, .labels = {folder_of(name_)}});
     }
     if (is_inside_quotes()) throw UserError("{}: unclosed quotation mark in this record", place());
     end_record();
@@ -370,7 +377,9 @@ class LabeledReader : public DocumentReader {
     std::vector<std::vector<std::int32_t>> documents;
     for (const std::string& text : record.texts) documents.push_back(tokens_of(text));
     ParsedLabel label;
-    if (labeled_) label = labels_.parse(record.labels, record.names, place());
+    if (labeled_)
+      label = record.letters ? labels_.parse_letters(*record.letters, place())
+                             : labels_.parse(record.labels, record.names, place());
     ++n_records_;
     if (checks_header_) header_.add(parser_.values(), record.texts[0], learns_classes_ ? label.ids[0] : -1);
     if (places_labels_ && !documents[0].empty())

@@ -23,8 +23,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The largest tokenizers in use are below 40 MiB.
 constexpr std::uint64_t max_config_bytes = std::uint64_t{16} << 20;
+/// The largest tokenizers in use are below 40 MiB.
 std::string read_file(const fs::path& path) { return read_text_file(path, std::uint64_t{256} << 20); }
 
 std::vector<std::string> lines_of(const fs::path& path) {
@@ -76,11 +76,9 @@ using ClassesByFamily = std::map<std::string, std::string, std::less<>>;
 SideFiles with_class(SideFiles side_files, const ClassesByFamily& classes) {
   const fs::path path = side_files.directory / "config.json";
   if (!side_files.class_name.empty() || !fs::exists(path)) return side_files;
-  nlohmann::json config;
-  try {
-    config = parse_json(read_text_file(path, max_config_bytes), path.string());
-  } catch (const UserError&) {  // may be another program's
-  }
+  const std::string content = read_text_file(path, max_config_bytes);
+  foreign::check_json_depth(content, path.string());
+  const nlohmann::json config = nlohmann::json::parse(content, nullptr, false);  // may be another program's
   const auto text = [&](const char* key) {
     return config.is_object() && config.contains(key) && config[key].is_string() ? config[key].get<std::string>() : "";
   };

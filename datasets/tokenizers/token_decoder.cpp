@@ -89,7 +89,9 @@ class MetaspaceStep : public EachToken {
   explicit MetaspaceStep(const JsonView& json)
       : mark_(json.text("replacement", "\u2581")),
         prepended_(json.text("prepend_scheme", json.boolean("add_prefix_space", true) ? "always" : "never") !=
-                   "never") {}
+                   "never") {
+    if (mark_.empty()) throw UserError("{}: the replacement is empty", json.name());
+  }
 
  private:
   void change(std::string& token, bool first) const override {

@@ -11,8 +11,8 @@ class WordPieceModel : public PieceModel {
   WordPieceModel(const JsonView& model, const TokenTable& vocabulary)
       : vocabulary_(vocabulary), prefix_(model.text("continuing_subword_prefix", "##")) {
     const std::int64_t max_characters = model.integer("max_input_chars_per_word", 100);
-    if (max_characters < 1 || max_characters > 1000)  // the search for a word's parts takes cubic time
-      throw UserError("{}: expected 1 to 1000, found {}", model.at("max_input_chars_per_word").name(), max_characters);
+    if (max_characters < 1)
+      throw UserError("{}: expected 1 or more, found {}", model.at("max_input_chars_per_word").name(), max_characters);
     max_characters_ = static_cast<std::size_t>(max_characters);
     const std::string unknown = model.text("unk_token", "[UNK]");
     const auto id = vocabulary.find(unknown);
@@ -20,6 +20,11 @@ class WordPieceModel : public PieceModel {
     unknown_ = *id;
     for (std::int32_t token = 0; token < vocabulary.size(); ++token)
       longest_token_ = std::max(longest_token_, vocabulary.token(token).size());
+    // At each place of a word all lengths up to that of the longest token are looked up.
+    constexpr std::size_t long_word = 1000, long_token = 256;
+    if (max_characters_ > long_word && longest_token_ > long_token)
+      throw UserError("{}: found {}, expected at most {} with a token of {} bytes",
+                      model.at("max_input_chars_per_word").name(), max_characters, long_word, longest_token_);
   }
 
   void encode(std::string_view word, std::vector<std::int32_t>& ids) const override {

@@ -75,11 +75,12 @@ struct ReadSummary {
   TextCount ignored;             ///< characters that a tokenizer leaves out
   TextCount untrained;           ///< scored tokens that training left out of its loss; only score() counts them
   std::uint64_t not_finite = 0;  ///< sequences with results that are no finite numbers
-  std::uint64_t untrained_mutations = 0;  ///< from or to such tokens; only score_mutations() counts them
-  std::uint64_t cut = 0;                  ///< sequences of which only the first `cut_tokens` were kept
-  std::int64_t cut_tokens = 0;            ///< of ReadOptions
-  std::uint64_t longer = 0;               ///< sequences of more than `trained_tokens`
-  std::uint64_t first_mutations = 0;      ///< of a first token without probability; only score_mutations() counts them
+  std::uint64_t not_finite_mutations = 0;  ///< likewise, in score_mutations()
+  std::uint64_t untrained_mutations = 0;   ///< from or to such tokens; only score_mutations() counts them
+  std::uint64_t cut = 0;                   ///< sequences of which only the first `cut_tokens` were kept
+  std::int64_t cut_tokens = 0;             ///< of ReadOptions
+  std::uint64_t longer = 0;                ///< sequences of more than `trained_tokens`
+  std::uint64_t first_mutations = 0;       ///< of a first token without probability; only score_mutations() counts them
 };
 
 /// Reads all inputs in memory that their length does not change, and gives their sequences to `work`. Throws UserError

@@ -9,7 +9,7 @@ namespace furlong {
 /// file's folder.
 [[nodiscard]] bool lock_file(int descriptor, const std::filesystem::path& path);
 
-/// Leaves the warning to another process that uses the same folder.
-void leave_lock_warning_to_others();
+/// Leaves the warning about files below `folder` to another process that uses it. Call once, before threads start.
+void leave_lock_warning_to_others(const std::filesystem::path& folder);
 
 }  // namespace furlong

@@ -49,7 +49,8 @@ void check_json_depth(std::string_view text, std::string_view origin, std::size_
 
 void check_ordered_json(std::string_view text, std::string_view origin) {
   if (comparisons_in(text, origin) > max_comparisons)
-    throw UserError("{}: objects have too many keys; expected at most 32,768 in one object, fewer in several", origin);
+    throw UserError(
+        "{}: objects have too many or too long keys; expected at most 32,768 in one object, fewer in several", origin);
 }
 
 }  // namespace furlong::foreign

@@ -31,6 +31,10 @@ constexpr std::size_t width = 16;  // of small_settings
 // The file has float32 of values around 1.
 constexpr double tolerance = 1e-6;
 
+EmbedReport embed(Model& model, const SequenceInput& input, const std::string& output, const EmbedOptions& options) {
+  return furlong::embed(model, input, std::make_unique<AtomicFile>(output), options);
+}
+
 class EmbedTest : public testing::WithTemporaryFolder {
  protected:
   /// `embeddings` of the file that `embed` writes.

@@ -394,7 +394,7 @@ TEST_F(PrepareImagesTest, RejectsOtherFilesSizesAndLabels) {
               HasSubstr("bad: images of 2 x 2 x 1; expected 1 x 2 x 1 as in"));
   EXPECT_THAT(refusal(options({good}, {file("labels", idx({2}, "ab"))})), HasSubstr("its --label-file has 2 labels"));
   EXPECT_THAT(refusal(options({good}, {file("labels", idx({1}, std::string(200'000, 'a')))})),
-              HasSubstr("the file has more of 1 labels"));
+              HasSubstr("the file has more labels than the 1 that its header states"));
   EXPECT_THAT(refusal(options({good}, {good})), HasSubstr("of 3 dimensions; expected 1"));
   EXPECT_THAT(refusal(options({good}, {file("labels", "yes\nno\n")})), HasSubstr("labels: not an IDX file"));
   EXPECT_THAT(refusal(options({good, file("other", idx({1, 1, 2}, "ab"))}, {file("labels", idx({1}, "a"))})),

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <filesystem>
 
@@ -176,6 +177,20 @@ TEST_F(LabelKindsTest, LabelsOfTokensMayBeAnyCharacter) {
   const TokenizedDataset data = stored("MKV\tαβα\nGG\tββ\n", {.kind = Kind::tsv, .labels = LabelKind::tokens});
   EXPECT_THAT(data.vocabulary().labels(), ElementsAre("α", "β"));
   EXPECT_THAT(data.labels(), ElementsAre(0, 1, 0, -1, 1, 1, -1));
+  // Long records are read in parts of 64 KiB, one of which would end inside a character.
+  constexpr int pairs = 40'000;
+  std::string letters = "M", labels = "a";
+  for (int i = 0; i < pairs; ++i) {
+    letters += "MM";
+    labels += "αβ";
+  }
+  const TokenizedDataset long_record =
+      stored(letters + "\t" + labels + "\n", {.kind = Kind::tsv, .labels = LabelKind::tokens});
+  EXPECT_THAT(long_record.vocabulary().labels(), ElementsAre("a", "α", "β"));
+  const auto found = long_record.labels();
+  ASSERT_EQ(found.size(), 2 * pairs + 2);
+  EXPECT_EQ(std::count(found.begin(), found.end(), 1), pairs);
+  EXPECT_EQ(std::count(found.begin(), found.end(), 2), pairs);
 }
 
 TEST_F(LabelKindsTest, LabelsOfTokens) {

@@ -10,6 +10,7 @@
 #include "tests/reference/values.h"
 #include "tests/temporary_folder.h"
 #include "trainers/checkpoint/checkpoint_tensors.h"
+#include "trainers/model/weights.h"
 
 namespace furlong {
 namespace {
@@ -46,6 +47,9 @@ TEST_F(LoadModel, RejectsNonFiniteWeights) {
     file.finish();
   }
   EXPECT_THAT(testing::message_of<UserError>([&] { load_model(CheckpointReader::open(path), Device{}, Weights::raw); }),
+              ::testing::HasSubstr(parameter.name() + " has 1 values"));
+  Model start = make_empty_model(model.settings, model.vocabulary, Device{});
+  EXPECT_THAT(testing::message_of<UserError>([&] { initialize_from(CheckpointReader::open(path), start); }),
               ::testing::HasSubstr(parameter.name() + " has 1 values"));
 }
 

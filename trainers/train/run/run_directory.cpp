@@ -69,7 +69,7 @@ void check_shared(const fs::path& folder, const ProcessGroup& group, std::chrono
         "system that all hosts mount, and pass the same --run-dir to all ranks",
         folder.string());
   if (!group.is_first()) {
-    leave_lock_warning_to_others();
+    leave_lock_warning_to_others(folder);
     AtomicFile(folder / fmt::format(".rank_{}", group.rank())).discard();  // it will write shards
   }
   group.barrier();
