@@ -172,9 +172,9 @@ TEST_F(Export, BoundsKeysOfTheOriginalTokenizerConfig) {
   options.destination = path("model.h5");
   options.attention = "elu1";
   convert(options);
-  EXPECT_EQ(
-      testing::message_of<UserError>([&] { exported("model.h5", "back"); }),
-      "tokenizer_config.json: objects have too many keys; expected at most 32,768 in one object, fewer in several");
+  EXPECT_EQ(testing::message_of<UserError>([&] { exported("model.h5", "back"); }),
+            "tokenizer_config.json: objects have too many or too long keys; expected at most 32,768 in one object, "
+            "fewer in several");
 }
 
 // AutoTokenizer needs it next to a model with code, and gives the same ids whatever the case of the vocabulary.

@@ -39,7 +39,7 @@ TEST(JsonText, LimitsKeysOfOrderedObjects) {
   EXPECT_EQ(parse_ordered_json(object(30'000), "f").size(), 30'000U);
   EXPECT_EQ(parse_json(object(70'000), "f").size(), 70'000U);
   EXPECT_EQ(message_of<UserError>([&] { parse_ordered_json(object(70'000), "f"); }),
-            "f: objects have too many keys; expected at most 32,768 in one object, fewer in several");
+            "f: objects have too many or too long keys; expected at most 32,768 in one object, fewer in several");
 }
 
 TEST(JsonText, ReportsInvalidJsonInOneLine) {
