@@ -203,6 +203,18 @@ def prepare_export(place, template):
         (template / "model" / name).write_text("of the model that was there\n")
 
 
+def creating(command, prepare, arguments, output):
+    """A command without --force, whose output does not exist."""
+    return Command(
+        f"{command}_new",
+        prepare,
+        [command, *arguments],
+        check_new(output),
+        stopped=("old",),
+        refuses_existing=True,
+    )
+
+
 COMMANDS = [
     Command("train", prepare_train, ["train", "c.yaml"], check_train),
     Command(
@@ -220,23 +232,8 @@ COMMANDS = [
         stopped=("old",),
     ),
     Command("export", prepare_export, ["export", "source.h5", "model", "--force"], check_export, stopped=("old",)),
-    # To files that do not exist.
-    Command(
-        "prepare_new",
-        prepare_prepare,
-        ["prepare", "text", "text.txt", "--output", "new.h5"],
-        check_new("new.h5"),
-        stopped=("old",),
-        refuses_existing=True,
-    ),
-    Command(
-        "convert_new",
-        prepare_new,
-        ["convert", "step_00000002.h5", "new.h5", "--attention", "favor_positive"],
-        check_new("new.h5"),
-        stopped=("old",),
-        refuses_existing=True,
-    ),
+    creating("prepare", prepare_prepare, ["text", "text.txt", "--output", "new.h5"], "new.h5"),
+    creating("convert", prepare_new, ["step_00000002.h5", "new.h5", "--attention", "favor_positive"], "new.h5"),
     # Into folders that do not exist.
     Command(
         "train_new",
@@ -245,14 +242,7 @@ COMMANDS = [
         check_new("new/run/checkpoints/step_00000004.h5"),
         {"mkdir"},
     ),
-    Command(
-        "export_new",
-        prepare_new,
-        ["export", "step_00000002.h5", "new/model"],
-        check_new("new/model/config.json"),
-        stopped=("old",),
-        refuses_existing=True,
-    ),
+    creating("export", prepare_new, ["step_00000002.h5", "new/model"], "new/model/config.json"),
 ]
 
 
