@@ -12,6 +12,10 @@ namespace furlong::simd {
 struct BFloat16Pair {
   std::uint32_t bits;  // the first element in the lower half
 };
+/// The order in which the halves of two rows are pairs: element i of the first row, then of the second.
+alignas(64) inline constexpr std::uint16_t interleaved_halves[32] = {0,  16, 1,  17, 2,  18, 3,  19, 4,  20, 5,
+                                                                     21, 6,  22, 7,  23, 8,  24, 9,  25, 10, 26,
+                                                                     11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
 constexpr std::int64_t pairs_of(std::int64_t elements) { return (elements + 1) / 2; }
 
 /// Kernels of one instruction set. Rows are `ld` elements (of their own type) apart. Sizes are in elements, not pairs.
@@ -31,7 +35,13 @@ struct BFloat16Products {
   /// zeros up to the next multiple of 16 rows, which must fit ld_target.
   void (*pack_transposed)(std::int64_t rows, std::int64_t columns, const float* source, std::int64_t ld,
                           BFloat16Pair* target, std::int64_t ld_target);
-  /// As pack_row_pairs of all rows, and as pack_transposed, but in two parts: high + low is the source to 2^-17.
+  /// As pack_row_pairs of all rows, and as pack_transposed, from rows that are packed as by pack_rows.
+  void (*pair_rows)(std::int64_t rows, std::int64_t columns, const BFloat16Pair* source, std::int64_t ld,
+                    BFloat16Pair* target, std::int64_t ld_target);
+  void (*transpose_rows)(std::int64_t rows, std::int64_t columns, const BFloat16Pair* source, std::int64_t ld,
+                         BFloat16Pair* target, std::int64_t ld_target);
+  /// As pack_row_pairs of all rows, and as pack_transposed, but in two parts: high + low is the source to 2^-16,
+  /// but NaN for an infinite element.
   void (*split_row_pairs)(std::int64_t rows, std::int64_t columns, const float* source, std::int64_t ld,
                           BFloat16Pair* high, BFloat16Pair* low, std::int64_t ld_target);
   void (*split_transposed)(std::int64_t rows, std::int64_t columns, const float* source, std::int64_t ld,

@@ -29,19 +29,13 @@ FURLONG_AVX512_BF16 inline __m512 load(const float* source, std::int64_t n) {
   return n <= 0 ? _mm512_setzero_ps() : _mm512_maskz_loadu_ps(first_lanes(n), source);
 }
 FURLONG_AVX512_BF16 inline __m512i rounded(__m512 low, __m512 high) { return (__m512i)_mm512_cvtne2ps_pbh(high, low); }
-/// What rounded(low, high) loses, rounded.
-FURLONG_AVX512_BF16 inline __m512i remainder(__m512i bits, __m512 low, __m512 high) {
-  const __m512i zero = _mm512_setzero_si512();
-  const __m256i first = _mm512_castsi512_si256(bits), second = _mm512_extracti64x4_epi64(bits, 1);
-  const auto value = [&](__m256i words) FURLONG_AVX512_BF16 {
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(words), 16));
-  };
-  // What rounds to infinity has no remainder.
-  const auto rest = [&](__m512 x, __m512 from) FURLONG_AVX512_BF16 {
-    const __mmask16 infinite = _mm512_cmpneq_ps_mask(_mm512_sub_ps(from, from), _mm512_castsi512_ps(zero));
-    return _mm512_maskz_sub_ps(static_cast<__mmask16>(~infinite), x, from);
-  };
-  return rounded(rest(low, value(first)), rest(high, value(second)));
+/// x without the digits that bfloat16 lacks. Rounding would need more operations, and could overflow.
+FURLONG_AVX512_BF16 inline __m512 truncated(__m512 x) {
+  return _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(x), _mm512_set1_epi32(-0x10000)));
+}
+/// What truncated() loses of both vectors, rounded.
+FURLONG_AVX512_BF16 inline __m512i remainder(__m512 low, __m512 high) {
+  return rounded(_mm512_sub_ps(low, truncated(low)), _mm512_sub_ps(high, truncated(high)));
 }
 FURLONG_AVX512_BF16 inline __m512i broadcast(const BFloat16Pair* pair) {
   int bits;
@@ -145,21 +139,23 @@ template <bool Split>
 FURLONG_AVX512_BF16 void pack_rows_in_pairs(std::int64_t first, std::int64_t end, std::int64_t columns,
                                             const float* source, std::int64_t ld, BFloat16Pair* target,
                                             [[maybe_unused]] BFloat16Pair* low, std::int64_t ld_target) {
-  // Words 0 to 15 are the even row, 16 to 31 the odd row.
-  const __m512i interleave = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22,
-                                              6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+  const __m512i interleave = _mm512_load_si512(interleaved_halves);
   for (std::int64_t pair = first / 2; 2 * pair < end; ++pair) {
     const bool even = 2 * pair >= first, odd = 2 * pair + 1 < end;
     const float* row = source + 2 * pair * ld;
     for (std::int64_t j = 0; j < columns; j += lanes) {
       const std::int64_t n = columns - j;
       const __m512 upper = load(row + j, even ? n : 0), lower = load(row + ld + j, odd ? n : 0);
-      const __m512i both = rounded(upper, lower);
       const std::int64_t at = pair * ld_target + j;
-      _mm512_mask_storeu_epi32(target + at, first_lanes(n), _mm512_permutexvar_epi16(interleave, both));
       if constexpr (Split) {
+        const __m512i even = _mm512_srli_epi32(_mm512_castps_si512(upper), 16);
+        _mm512_mask_storeu_epi32(target + at, first_lanes(n),
+                                 _mm512_or_si512(even, _mm512_castps_si512(truncated(lower))));
         _mm512_mask_storeu_epi32(low + at, first_lanes(n),
-                                 _mm512_permutexvar_epi16(interleave, remainder(both, upper, lower)));
+                                 _mm512_permutexvar_epi16(interleave, remainder(upper, lower)));
+      } else {
+        _mm512_mask_storeu_epi32(target + at, first_lanes(n),
+                                 _mm512_permutexvar_epi16(interleave, rounded(upper, lower)));
       }
     }
   }
@@ -171,6 +167,45 @@ void pack_row_pairs(std::int64_t first, std::int64_t end, std::int64_t columns, 
 void split_row_pairs(std::int64_t rows, std::int64_t columns, const float* source, std::int64_t ld, BFloat16Pair* high,
                      BFloat16Pair* low, std::int64_t ld_target) {
   pack_rows_in_pairs<true>(0, rows, columns, source, ld, high, low, ld_target);
+}
+
+FURLONG_AVX512_BF16 void pair_rows(std::int64_t rows, std::int64_t columns, const BFloat16Pair* source, std::int64_t ld,
+                                   BFloat16Pair* target, std::int64_t ld_target) {
+  const __m512i halves = _mm512_set1_epi32(0xffff);
+  // `even` and `odd` hold every other column of both rows.
+  const __m512i first = _mm512_set_epi32(23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0),
+                second = _mm512_set_epi32(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8);
+  for (std::int64_t i = 0; i < rows; i += 2) {
+    const BFloat16Pair* const row = source + i * ld;
+    for (std::int64_t j = 0; j < columns; j += 2 * lanes) {
+      const std::int64_t n = columns - j;
+      const __mmask16 pairs = first_lanes(pairs_of(n)), below = i + 1 < rows ? pairs : __mmask16{0};
+      const __m512i upper = _mm512_maskz_loadu_epi32(pairs, row + j / 2),
+                    lower = _mm512_maskz_loadu_epi32(below, row + ld + j / 2);
+      const __m512i even = _mm512_or_si512(_mm512_and_si512(upper, halves), _mm512_slli_epi32(lower, 16)),
+                    odd = _mm512_or_si512(_mm512_srli_epi32(upper, 16), _mm512_andnot_si512(halves, lower));
+      BFloat16Pair* const at = target + i / 2 * ld_target + j;
+      _mm512_mask_storeu_epi32(at, first_lanes(n), _mm512_permutex2var_epi32(even, first, odd));
+      if (n > lanes)
+        _mm512_mask_storeu_epi32(at + lanes, first_lanes(n - lanes), _mm512_permutex2var_epi32(even, second, odd));
+    }
+  }
+}
+
+FURLONG_AVX512_BF16 void transpose_rows(std::int64_t rows, std::int64_t columns, const BFloat16Pair* source,
+                                        std::int64_t ld, BFloat16Pair* target, std::int64_t ld_target) {
+  for (std::int64_t i = 0; i < rows; i += lanes) {
+    for (std::int64_t p = 0; p < pairs_of(columns); p += lanes) {
+      const std::int64_t pairs = std::min(lanes, pairs_of(columns) - p);
+      __m512i block[lanes];
+#pragma GCC unroll 16
+      for (std::int64_t r = 0; r < lanes; ++r)
+        block[r] = i + r < rows ? _mm512_maskz_loadu_epi32(first_lanes(pairs), source + (i + r) * ld + p)
+                                : _mm512_setzero_si512();
+      transpose_words(block);
+      for (std::int64_t q = 0; q < pairs; ++q) _mm512_storeu_si512(target + (p + q) * ld_target + i, block[q]);
+    }
+  }
 }
 
 template <bool Split>
@@ -186,8 +221,8 @@ FURLONG_AVX512_BF16 void pack_columns_in_pairs(std::int64_t rows, std::int64_t c
         const float* at = source + (i + r) * ld + j;
         const std::int64_t n = i + r < rows ? columns - j : 0;
         const __m512 left = load(at, n), right = load(at + lanes, n - lanes);
-        block[r] = rounded(left, right);
-        if constexpr (Split) rest[r] = remainder(block[r], left, right);
+        block[r] = Split ? rounded(truncated(left), truncated(right)) : rounded(left, right);
+        if constexpr (Split) rest[r] = remainder(left, right);
       }
       const std::int64_t pairs = std::min(lanes, pairs_of(columns - j));
       transpose_words(block);
@@ -216,6 +251,8 @@ const BFloat16Products* avx512_bfloat16_products() {
                                              pack_rows,
                                              pack_row_pairs,
                                              pack_transposed,
+                                             pair_rows,
+                                             transpose_rows,
                                              split_row_pairs,
                                              split_transposed,
                                              multiply<false>,

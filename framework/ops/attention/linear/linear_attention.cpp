@@ -138,8 +138,8 @@ void allocate_scratch(Arguments& arguments, std::int64_t elements) {
   const Tensor& random_projection = arguments.constants.random_projection;
   if (random_projection.defined()) {
     const std::int64_t sets = random_projection.shape().rank() == 3 ? random_projection.extent(0) : 1;
-    arguments.directions_transposed =
-        Tensor::empty({sets, arguments.sizes.d, LinearAttentionSizes::padded(arguments.n_projections)}, dtype, device);
+    arguments.directions_transposed = Tensor::empty(
+        {sets, arguments.sizes.d, LinearAttentionSizes::row_stride(arguments.n_projections)}, dtype, device);
     arguments.direction_norms = Tensor::empty({sets, arguments.n_projections}, dtype, device);
     if (arguments.sizes.bfloat16) pack_projections_cpu(arguments, sets);
   }
@@ -263,6 +263,12 @@ void linear_backward(BackwardContext& context, const Call& call) {
   gradients.d_query = per_head(context.d_input(0), arguments.query.extent(3));
   gradients.d_key = per_head(context.d_input(1), arguments.query.extent(3));
   gradients.d_value = per_head(context.d_input(2), d_value);
+  const auto follows_query = [&](const GradientTarget& target) {
+    return target.wanted() && gradients.d_query.wanted() &&
+           target.tensor.address() == gradients.d_query.tensor.address();
+  };
+  arguments.sizes.sums_key_gradients = call.options.n_heads > call.options.n_kv_heads || arguments.sizes.two_sweeps ||
+                                       follows_query(gradients.d_key) || follows_query(gradients.d_value);
   GradientTarget d_gate;
   if (arguments.gate.defined()) {
     d_gate = context.d_input(3);

@@ -16,6 +16,9 @@ struct LinearAttentionSizes {
   bool two_sweeps = false;   // softmax_pairs, not causal: keys on each side of a query are visited in a causal sweep
   bool compensated = false;  // sums over all n / chunk chunks use compensated summation (Kahan 1965)
   bool rotates = false;      // the numerator's features are rotated by position
+  /// Backward: a key's gradients are not complete after one chunk, but sums over query heads or sweeps, or must be
+  /// added to a tensor after d_query.
+  bool sums_key_gradients = false;
   /// Not null: products of features, weights, values and gradients round their operands to bfloat16. Products with the
   /// state do so if splits_sums(), with the state in two parts.
   const simd::BFloat16Products* bfloat16 = nullptr;
@@ -23,11 +26,14 @@ struct LinearAttentionSizes {
   std::int64_t ld_rotations = 0;  // cosines, and sines, of one row's rotations
 
   static std::int64_t padded(std::int64_t n) { return (n + 15) / 16 * 16; }
+  /// Elements from one row of n to the next. Rows a multiple of eight cache lines apart would share an eighth of the
+  /// first-level cache.
+  static std::int64_t row_stride(std::int64_t n) { return padded(n) % 128 == 0 ? padded(n) + 32 : padded(n); }
   void finish() {
-    ld_d = padded(d);
-    ld_v = padded(d_value);
-    ld_m = padded(m);
-    ld_n = padded(near);
+    ld_d = row_stride(d);
+    ld_v = row_stride(d_value);
+    ld_m = row_stride(m);
+    ld_n = row_stride(near);
     ld_rotations = padded(m / 2);
   }
   /// Backward visits keys one chunk at a time, whatever the window.
@@ -63,10 +69,9 @@ struct LinearAttentionSizes {
     return forward_tile_elements() + ld_v * ld_m + chunk * (2 * ld_v + 3 * ld_d + 2 * ld_m) +
            (softmax_pairs ? 3 : 2) * pairs + (bfloat16 ? 0 : ld_v * ld_n) + 3 * padded(chunk) + (rotates ? pairs : 0);
   }
-  /// backward_tile_elements(), plus the gradients of one key-value head: sums over chunks and query heads need all
-  /// rows.
+  /// backward_tile_elements(), plus the gradients of one key-value head that are sums: all their rows.
   std::int64_t backward_elements(std::int64_t n_query, std::int64_t n_key) const {
-    return backward_tile_elements() + n_query * ld_d + n_key * (ld_d + ld_v);
+    return backward_tile_elements() + n_query * ld_d + (sums_key_gradients ? n_key * (ld_d + ld_v) : 0);
   }
 };
 

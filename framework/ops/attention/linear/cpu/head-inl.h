@@ -20,6 +20,7 @@ namespace furlong::ops::HWY_NAMESPACE {
 
 template <class T, class Tile>
 class LinearAttentionHead {
+  using V = typename Lanes<T>::V;
   static constexpr typename Lanes<T>::D d{};
 
  public:
@@ -61,7 +62,7 @@ class LinearAttentionHead {
         sweep_keys(gradients, range, sums);
       }
     });
-    if (gradients.d_query.wanted()) write(gradients.d_query, head_, 0, sums.d_query, s_.d, s_.ld_d);
+    write(gradients.d_query, head_, 0, n_query_, sums.d_query, s_.d, s_.ld_d);
     if (gradients.d_gate.defined())
       gradients.d_gate.data<T>()[b_ * options_.n_heads + head_] = static_cast<T>(tile_.d_gate);
   }
@@ -78,10 +79,12 @@ class LinearAttentionHead {
       }
     });
   }
-  void write_key_gradients(const LinearAttentionGradients& gradients, const HeadGradients<T>& sums) const {
-    const std::int64_t skip = a_.query_offset;  // earlier keys from the state have no gradient
-    if (gradients.d_key.wanted()) write(gradients.d_key, kv_head_, skip, sums.d_key, s_.d, s_.ld_d);
-    if (gradients.d_value.wanted()) write(gradients.d_value, kv_head_, skip, sums.d_value, s_.d_value, s_.ld_v);
+  /// Writes the gradients of keys [start, start + rows).
+  void write_key_gradients(const LinearAttentionGradients& gradients, std::int64_t start, std::int64_t rows,
+                           const T* d_key, const T* d_value) const {
+    start -= a_.query_offset;  // earlier keys, from the state, have no gradient
+    write(gradients.d_key, kv_head_, start, rows, d_key, s_.d, s_.ld_d);
+    write(gradients.d_value, kv_head_, start, rows, d_value, s_.d_value, s_.ld_v);
   }
 
  private:
@@ -173,9 +176,12 @@ class LinearAttentionHead {
     if (next >= 0 && next + rows <= tensor.extent(1))
       tile_.upcoming.add({tensor, b_, head, place(next), tile_.step}, rows);
   }
-  void write(const GradientTarget& target, std::int64_t head, std::int64_t skip, const T* values, std::int64_t width,
-             std::int64_t ld) const {
-    write_rows<T>({target.tensor, b_, head, place(0), tile_.step}, target.accumulates(), target.tensor.extent(1), width,
+  /// Writes rows [start, start + rows) of a gradient; those before row 0 are left out.
+  void write(const GradientTarget& target, std::int64_t head, std::int64_t start, std::int64_t rows, const T* values,
+             std::int64_t width, std::int64_t ld) const {
+    const std::int64_t skip = std::max<std::int64_t>(0, -start);
+    if (!target.wanted() || skip >= rows) return;
+    write_rows<T>({target.tensor, b_, head, place(start + skip), tile_.step}, target.accumulates(), rows - skip, width,
                   values + skip * ld, ld);
   }
   T* per_query(const Tensor& tensor, std::int64_t start) const {
@@ -195,13 +201,9 @@ class LinearAttentionHead {
     }
     for (std::int64_t j = 0; j < rows; ++j) {
       T* row = tile_.k + j * s_.ld_d;
-      if (key_center_)
-        transform(row, [&](auto x, std::int64_t f, std::int64_t n)
-                           HWY_ATTR { return hn::Sub(x, load_n(key_center_ + f, n)); });
+      if (key_center_) transform(row, key_center_, [](V x, V center) HWY_ATTR { return hn::Sub(x, center); });
       if (query_center_) tile_.key_weight[j] = Tile::product_of(query_center_, row, s_.d) * tile_.score_scale;
-      if (scaling_)
-        transform(row,
-                  [&](auto x, std::int64_t f, std::int64_t n) HWY_ATTR { return hn::Div(x, load_n(scaling_ + f, n)); });
+      if (scaling_) transform(row, scaling_, [](V x, V by) HWY_ATTR { return hn::Div(x, by); });
       if (is_masked(start + j)) tile_.key_weight[j] = Tile::nothing;
     }
     if (!weighted_ && s_.softmax_pairs) std::fill_n(tile_.key_weight, s_.padded(rows), T{0});
@@ -215,21 +217,18 @@ class LinearAttentionHead {
     read(a_.query, head_, start, rows, tile_.q, s_.ld_d);
     for (std::int64_t i = 0; i < rows && (query_center_ || scaling_); ++i) {
       T* row = tile_.q + i * s_.ld_d;
-      if (query_center_)
-        transform(row, [&](auto x, std::int64_t f, std::int64_t n)
-                           HWY_ATTR { return hn::Sub(x, load_n(query_center_ + f, n)); });
-      if (scaling_)
-        transform(row,
-                  [&](auto x, std::int64_t f, std::int64_t n) HWY_ATTR { return hn::Mul(x, load_n(scaling_ + f, n)); });
+      if (query_center_) transform(row, query_center_, [](V x, V center) HWY_ATTR { return hn::Sub(x, center); });
+      if (scaling_) transform(row, scaling_, [](V x, V by) HWY_ATTR { return hn::Mul(x, by); });
     }
     functions_.features(features_, tile_.q, rows, false, tile_.feature_q, s_.softmax_pairs ? tile_.log_q : nullptr);
     tile_.measure_queries(rows);
     if (s_.rotates) tile_.rotations_q.set(RotationPowers(a_.rotation), start + a_.query_offset - document_start_, rows);
   }
+  /// row [d] = function(row, other).
   template <class Function>
-  void transform(T* row, const Function& function) const {
+  void transform(T* row, const T* other, const Function& function) const {
     for_lanes<T>(s_.d, [&](std::int64_t f, std::int64_t n)
-                           HWY_ATTR { store_n(function(load_n(row + f, n), f, n), row + f, n); });
+                           HWY_ATTR { store_n(function(load_n(row + f, n), load_n(other + f, n)), row + f, n); });
   }
   /// Loads g = d_output of a chunk of queries, and the stored results of forward for them.
   void load_gradients(const LinearAttentionGradients& gradients, std::int64_t start, std::int64_t rows) {
@@ -374,37 +373,33 @@ class LinearAttentionHead {
     functions_.backward(features_, tile_.q, rows, false, tile_.feature_q, tile_.d_feature_q,
                         exact ? tile_.d_log_q : nullptr, tile_.d_x);
     if (exact) add_rows(tile_.d_x, 1, tile_.d_x_q, rows, s_.d, s_.ld_d);
-    if (scaling_) {
-      for (std::int64_t i = 0; i < rows; ++i)
-        transform(tile_.d_x + i * s_.ld_d,
-                  [&](auto x, std::int64_t f, std::int64_t n) HWY_ATTR { return hn::Mul(x, load_n(scaling_ + f, n)); });
-    }
+    for (std::int64_t i = 0; scaling_ && i < rows; ++i)
+      transform(tile_.d_x + i * s_.ld_d, scaling_, [](V x, V by) HWY_ATTR { return hn::Mul(x, by); });
     if (add) {
       add_rows(target, tile_.step, tile_.d_x, rows, s_.d, s_.ld_d);
     } else {
       std::copy_n(tile_.d_x, rows * s_.ld_d, target);
     }
   }
-  void finish_keys(const Range& range, std::int64_t chunk, bool exact, const HeadGradients<T>& sums) {
+  void finish_keys(const LinearAttentionGradients& gradients, const Range& range, std::int64_t chunk, bool exact,
+                   const HeadGradients<T>& sums) {
     const std::int64_t start = range.first_key + chunk * s_.chunk, rows = key_rows(range, chunk);
     const T* d_logs = tile_.d_key_logs(rows, weighted_);
     functions_.backward(features_, tile_.k, rows, true, tile_.feature_k, tile_.d_feature_k, d_logs, tile_.d_x);
     if (exact) add_rows(tile_.d_x, 1, tile_.d_x_k, rows, s_.d, s_.ld_d);
     for (std::int64_t j = 0; j < rows; ++j) {
       T* row = tile_.d_x + j * s_.ld_d;
-      if (scaling_)
-        transform(row,
-                  [&](auto x, std::int64_t f, std::int64_t n) HWY_ATTR { return hn::Div(x, load_n(scaling_ + f, n)); });
+      if (scaling_) transform(row, scaling_, [](V x, V by) HWY_ATTR { return hn::Div(x, by); });
       if (query_center_) {
         const auto by = hn::Set(d, tile_.d_key_weight[j] * tile_.score_scale);
-        transform(row, [&](auto x, std::int64_t f, std::int64_t n)
-                           HWY_ATTR { return hn::MulAdd(by, load_n(query_center_ + f, n), x); });
+        transform(row, query_center_, [&](V x, V center) HWY_ATTR { return hn::MulAdd(by, center, x); });
       }
       if (is_masked(start + j)) {
         std::fill_n(row, s_.d, T{0});
         std::fill_n(tile_.d_v + j * s_.ld_v, s_.d_value, T{0});
       }
     }
+    if (!sums.d_key) return write_key_gradients(gradients, start, rows, tile_.d_x, tile_.d_v);
     add_rows(sums.d_key + place(start) * s_.ld_d, tile_.step, tile_.d_x, rows, s_.d, s_.ld_d);
     add_rows(sums.d_value + place(start) * s_.ld_v, tile_.step, tile_.d_v, rows, s_.d_value, s_.ld_v);
   }
@@ -466,7 +461,7 @@ class LinearAttentionHead {
         loaded = other;
         pair(range, other, chunk, columns, exact, sums);
       }
-      finish_keys(range, chunk, exact, sums);
+      finish_keys(gradients, range, chunk, exact, sums);
     }
     ahead_ = 1;
   }

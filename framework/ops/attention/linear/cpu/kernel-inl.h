@@ -79,15 +79,19 @@ class LinearAttentionKernel {
       T* memory = arguments_.scratch.template data<T>() + thread_index() * size;
       Tile tile(sizes, memory, tile_size, true);
       HeadGradients<T> sums{memory + tile_size, nullptr, nullptr};
-      sums.d_key = sums.d_query + n_query * sizes.ld_d;
-      sums.d_value = sums.d_key + n_key * sizes.ld_d;
-      std::fill(sums.d_key, sums.d_value + n_key * sizes.ld_v, T{0});
+      if (sizes.sums_key_gradients) {
+        sums.d_key = sums.d_query + n_query * sizes.ld_d;
+        sums.d_value = sums.d_key + n_key * sizes.ld_d;
+        std::fill(sums.d_key, sums.d_value + n_key * sizes.ld_v, T{0});
+      }
       const std::int64_t b = task / kv_heads, kv_head = task % kv_heads;
       for (std::int64_t member = 0; member < group; ++member) {
         Head head(arguments_, functions_, tile, b, kv_head * group + member);
         head.backward(gradients, sums);
       }
-      Head(arguments_, functions_, tile, b, kv_head * group).write_key_gradients(gradients, sums);
+      if (!sums.d_key) return;
+      Head(arguments_, functions_, tile, b, kv_head * group)
+          .write_key_gradients(gradients, 0, n_key, sums.d_key, sums.d_value);
     });
   }
 

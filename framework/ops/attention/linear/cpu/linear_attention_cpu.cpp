@@ -25,7 +25,8 @@ void pack_projections_cpu(LinearAttentionArguments& arguments, std::int64_t sets
   const std::int64_t n = arguments.n_projections, d = arguments.sizes.d;
   const Device& device = arguments.query.device();
   const auto pairs = [&](std::int64_t rows, std::int64_t columns) {
-    return Tensor::empty({sets, simd::pairs_of(rows), LinearAttentionSizes::padded(columns)}, DType::float32, device);
+    return Tensor::empty({sets, simd::pairs_of(rows), LinearAttentionSizes::row_stride(columns)}, DType::float32,
+                         device);
   };
   arguments.packed_directions_transposed = pairs(d, n);
   arguments.packed_directions = pairs(n, d);

@@ -69,15 +69,14 @@ class LogFeaturesTile : public LinearAttentionTile<T> {
 
   // ---- forward ----
 
-  /// normal_q, normal_k: exp(features - row maximum), with the maxima in row_q and row_k. product = normal_q ·
-  /// normal_kᵀ, in [0, m].
+  /// normal_q, normal_k: exp(features - row maximum), by store_row(), with the maxima in row_q and row_k. product =
+  /// normal_q · normal_kᵀ, in [0, m].
   void pair_products(std::int64_t rows, const NearPairs& pairs) {
     this->softmax_scores(rows, pairs);
     if (!pairs.features) return;
-    for (std::int64_t i = 0; i < rows; ++i) row_q[i] = normalized(feature_q + i * s.ld_m, normal_q + i * s.ld_m);
-    for (std::int64_t j = 0; j < pairs.columns; ++j)
-      row_k[j] = normalized(feature_k + j * s.ld_m, normal_k + j * s.ld_m);
-    this->products(rows, pairs, normal_q, normal_k, s.m, s.ld_m, transposed_k, product);
+    for (std::int64_t i = 0; i < rows; ++i) row_q[i] = normalize(i, feature_q, normal_q);
+    for (std::int64_t j = 0; j < pairs.columns; ++j) row_k[j] = normalize(j, feature_k, normal_k);
+    this->products(rows, pairs, normal_q, normal_k, s.m, s.ld_m, transposed_k, product, true);
     if (s.rotates) this->rotated_products(rows, pairs, normal_q, normal_k);
   }
 
@@ -115,8 +114,8 @@ class LogFeaturesTile : public LinearAttentionTile<T> {
 
   /// Adds keys to S, z and c.
   void advance_state(std::int64_t rows) {
-    raise_maximum(rows, feature_k, nullptr,
-                  [&](std::int64_t f, V factor, std::int64_t n) HWY_ATTR { rescale_state(f, factor, n); });
+    this->raise_maxima(rows, feature_k, nullptr,
+                       [&](std::int64_t f, V factor, std::int64_t n) HWY_ATTR { rescale_state(f, factor, n); });
     const T* weights = exponentials(rows, feature_k, nullptr, nullptr, nullptr, this->left_);
     if (s.rotates) rotations_k.rotate(rows, work, work, s.ld_m);
     this->add_to_sum(s.m, s.d_value, rows, weights, s.ld_m, v, s.ld_v, state, s.ld_v);
@@ -127,7 +126,7 @@ class LogFeaturesTile : public LinearAttentionTile<T> {
 
   /// Like advance_state, for Sᵀ [d_value, m], the operand of d_query_from_state.
   void advance_transposed_state(std::int64_t rows) {
-    raise_maximum(rows, feature_k, nullptr, [&](std::int64_t f, V factor, std::int64_t n) HWY_ATTR {
+    this->raise_maxima(rows, feature_k, nullptr, [&](std::int64_t f, V factor, std::int64_t n) HWY_ATTR {
       const auto scale = [&](T* at) HWY_ATTR { store_n(hn::Mul(load_n(at, n), factor), at, n); };
       scale(normalizer + f);
       if (hn::AllTrue(d, hn::Eq(factor, hn::Set(d, T{1})))) return;
@@ -162,8 +161,8 @@ class LogFeaturesTile : public LinearAttentionTile<T> {
   /// Adds this chunk's queries to the sums for earlier keys: state = Σ_i exp(a_i - top_i - e) / N_i g_i [m, d_value],
   /// normalizer = the same sum over -δ_i. e (in running_maximum) is the running maximum of a_i - top_i.
   void gather_queries(std::int64_t rows) {
-    raise_maximum(rows, feature_q, top_,
-                  [&](std::int64_t f, V factor, std::int64_t n) HWY_ATTR { rescale_state(f, factor, n); });
+    this->raise_maxima(rows, feature_q, top_,
+                       [&](std::int64_t f, V factor, std::int64_t n) HWY_ATTR { rescale_state(f, factor, n); });
     for (std::int64_t i = 0; i < rows; ++i) spare[i] = -delta[i];
     const T* weights = exponentials(rows, feature_q, top_, inverse_, spare, this->left_);
     if (s.rotates) rotations_q.rotate(rows, work, work, s.ld_m);
@@ -185,8 +184,8 @@ class LogFeaturesTile : public LinearAttentionTile<T> {
     for (std::int64_t j = 0; j < rows; ++j) {
       for_lanes<T>(s.m, [&](std::int64_t f, std::int64_t n) HWY_ATTR {
         const std::int64_t at = j * s.ld_m + f;
-        const V e = this->exponential(hn::Add(load_n(feature_k + at, n), load_n(running_maximum + f, n)));
-        store_past(j, f, n, this->rounded_with_sum(e));
+        V e = this->exponential(hn::Add(load_n(feature_k + at, n), load_n(running_maximum + f, n)));
+        store_past(j, f, n, e);
         store_n(hn::Mul(e, hn::Add(load_n(d_feature_k + at, n), load_n(normalizer + f, n))), d_feature_k + at, n);
       });
     }
@@ -212,15 +211,20 @@ class LogFeaturesTile : public LinearAttentionTile<T> {
     if (s.rotates) {
       this->rotated_feature_gradients(rows, columns, normal_q, normal_k);
     } else {
-      this->from_columns(rows, pairs, d_product, normal_k, s.m, s.ld_m, d_feature_q);
-      this->from_rows(rows, pairs, d_product, normal_q, s.m, s.ld_m, work, false);
+      this->from_columns(rows, pairs, d_product, normal_k, s.m, s.ld_m, d_feature_q, true);
+      this->from_rows(rows, pairs, d_product, normal_q, s.m, s.ld_m, work, false, true);
     }
-    multiply_rows(rows, d_feature_q, normal_q);
+    for (std::int64_t i = 0; i < rows; ++i) {
+      for_lanes<T>(s.m, [&](std::int64_t f, std::int64_t n) HWY_ATTR {
+        T* const at = d_feature_q + i * s.ld_m + f;
+        store_n(hn::Mul(load_n(at, n), this->load_row(normal_q, i, s.ld_m, f, n)), at, n);
+      });
+    }
     for (std::int64_t j = 0; j < columns; ++j) {
       for_lanes<T>(s.m, [&](std::int64_t f, std::int64_t n) HWY_ATTR {
         const std::int64_t at = j * s.ld_m + f;
-        store_n(hn::MulAdd(load_n(work + at, n), load_n(normal_k + at, n), load_n(d_feature_k + at, n)),
-                d_feature_k + at, n);
+        const V normal = this->load_row(normal_k, j, s.ld_m, f, n);
+        store_n(hn::MulAdd(load_n(work + at, n), normal, load_n(d_feature_k + at, n)), d_feature_k + at, n);
       });
     }
     if (direct) direct_pair_gradients(rows, pairs);
@@ -242,15 +246,6 @@ class LogFeaturesTile : public LinearAttentionTile<T> {
   }
 
  private:
-  void multiply_rows(std::int64_t rows, T* target, const T* by) {
-    for (std::int64_t i = 0; i < rows; ++i) {
-      for_lanes<T>(s.m, [&](std::int64_t f, std::int64_t n) HWY_ATTR {
-        const std::int64_t at = i * s.ld_m + f;
-        store_n(hn::Mul(load_n(target + at, n), load_n(by + at, n)), target + at, n);
-      });
-    }
-  }
-
   /// Rescales features [f, f + n) of the state and the normalizer to their new maximum.
   void rescale_state(std::int64_t f, V factor, std::int64_t n) {
     store_n(hn::Mul(load_n(normalizer + f, n), factor), normalizer + f, n);
@@ -265,15 +260,17 @@ class LogFeaturesTile : public LinearAttentionTile<T> {
     }
   }
 
-  /// Writes exp(row - max(row)) and returns the maximum.
-  T normalized(const T* row, T* target) const {
+  /// Stores exp(row - max(row)) of row i, and returns the maximum.
+  T normalize(std::int64_t i, const T* features, T* target) const {
+    const T* const row = features + i * s.ld_m;
     V top = hn::Set(d, nothing);
     for_lanes<T>(s.m, [&](std::int64_t f, std::int64_t n)
                           HWY_ATTR { top = hn::Max(top, first_lanes<T>(load_n(row + f, n), n, hn::Set(d, nothing))); });
     const T maximum = hn::GetLane(hn::MaxOfLanes(d, top));
     const V shift = hn::Set(d, maximum);
-    for_lanes<T>(s.m, [&](std::int64_t f, std::int64_t n)
-                          HWY_ATTR { store_n(this->exponential(hn::Sub(load_n(row + f, n), shift)), target + f, n); });
+    for_lanes<T>(s.m, [&](std::int64_t f, std::int64_t n) HWY_ATTR {
+      this->store_row(this->exponential(hn::Sub(load_n(row + f, n), shift)), target, i, s.ld_m, f, n);
+    });
     return maximum;
   }
 
@@ -359,10 +356,11 @@ class LogFeaturesTile : public LinearAttentionTile<T> {
     return hn::GetLane(hn::MaxOfLanes(d, best));
   }
 
-  /// Stores weights of the state in `work`, packed as the left operand of the product with the state if that has parts.
-  HWY_INLINE void store_past(std::int64_t i, std::int64_t f, std::int64_t n, V weights) {
+  /// Stores weights of the state in `work`; rounded and packed, as the left operand of the product with the state, if
+  /// that has parts.
+  HWY_INLINE void store_past(std::int64_t i, std::int64_t f, std::int64_t n, V& weights) {
     const std::int64_t at = i * s.ld_m + f;
-    s.splits_sums() ? this->pack_values(weights, n, reinterpret_cast<std::uint16_t*>(work) + at)
+    s.splits_sums() ? this->round_row(weights, n, reinterpret_cast<std::uint16_t*>(work) + at)
                     : store_n(weights, work + at, n);
   }
 
@@ -371,40 +369,12 @@ class LogFeaturesTile : public LinearAttentionTile<T> {
     const V shift = hn::Set(d, top);
     V sum = hn::Zero(d);
     for_lanes<T>(s.m, [&](std::int64_t f, std::int64_t n) HWY_ATTR {
-      const V e = this->rounded_with_sum(this->exponential(
-          hn::Add(load_n(feature_q + i * s.ld_m + f, n), hn::Sub(load_n(running_maximum + f, n), shift))));
+      V e = this->exponential(
+          hn::Add(load_n(feature_q + i * s.ld_m + f, n), hn::Sub(load_n(running_maximum + f, n), shift)));
       store_past(i, f, n, e);
       sum = hn::MulAdd(e, load_n(normalizer + f, n), sum);  // z is zero in the lanes beyond m
     });
     return hn::GetLane(hn::SumOfLanes(d, sum));
-  }
-
-  /// running_maximum = max(running_maximum, max_i (rows_i - less_i)). Calls `rescale` with exp(old - new) for each run
-  /// of features. Both features of a rotated pair get the larger maximum.
-  template <class Rescale>
-  void raise_maximum(std::int64_t rows, const T* log_rows, const T* less, const Rescale& rescale) {
-    const auto raised = [&](V after, std::int64_t f, std::int64_t n) HWY_ATTR {
-      for (std::int64_t i = 0; i < rows; ++i) {
-        const V row = load_n(log_rows + i * s.ld_m + f, n);
-        after = hn::Max(after, less ? hn::Sub(row, hn::Set(d, less[i])) : row);
-      }
-      return after;
-    };
-    const auto keep = [&](std::int64_t f, std::int64_t n, V before, V after) HWY_ATTR {
-      store_n(after, running_maximum + f, n);
-      rescale(f, exp(d, hn::Sub(before, after)), n);
-    };
-    const std::int64_t half = s.rotates ? s.m / 2 : 0;
-    for_lanes<T>(half, [&](std::int64_t f, std::int64_t n) HWY_ATTR {
-      const V before = load_n(running_maximum + f, n), after = raised(raised(before, f, n), half + f, n);
-      keep(f, n, before, after);
-      keep(half + f, n, before, after);
-    });
-    for_lanes<T>(s.m - 2 * half, [&](std::int64_t rest, std::int64_t n) HWY_ATTR {
-      const std::int64_t f = 2 * half + rest;
-      const V before = load_n(running_maximum + f, n);
-      keep(f, n, before, raised(before, f, n));
-    });
   }
 
   /// Weights exp(rows - less - running_maximum) · factor; normalizer += Σ_i normal_factor_i weights_i. A null factor is
@@ -427,19 +397,27 @@ class LogFeaturesTile : public LinearAttentionTile<T> {
   const T* packed_exponentials(std::int64_t rows, const T* log_rows, const T* less, const T* factor,
                                const T* normal_factor, simd::BFloat16Pair* packed) {
     T* const sums = this->begin_normalizer_sum();
-    const auto weights = [&](std::int64_t i, std::int64_t f, std::int64_t n) HWY_ATTR {
-      if (i == rows) return hn::Zero(d);
-      const V shift = hn::Add(hn::Set(d, less ? less[i] : T{0}), load_n(running_maximum + f, n));
-      const V e = this->exponential(hn::Sub(load_n(log_rows + i * s.ld_m + f, n), shift));
-      return this->rounded(factor ? hn::Mul(e, hn::Set(d, factor[i])) : e);
-    };
+    const T* const maximum = running_maximum;
     for (std::int64_t i = 0; i < rows; i += 2) {
-      const V first = hn::Set(d, normal_factor ? normal_factor[i] : T{1}),
-              second = hn::Set(d, normal_factor && i + 1 < rows ? normal_factor[i + 1] : T{1});
+      const std::int64_t j = std::min(i + 1, rows - 1);  // a last row without a neighbor: its neighbor is zero
+      const auto of = [](const T* numbers, std::int64_t row, T otherwise)
+                          HWY_ATTR { return hn::Set(d, numbers ? numbers[row] : otherwise); };
+      const V less_i = of(less, i, 0), less_j = of(less, j, 0), factor_i = of(factor, i, 1),
+              factor_j = j == i ? hn::Zero(d) : of(factor, j, 1), normal_i = of(normal_factor, i, 1),
+              normal_j = of(normal_factor, j, 1);
+      const T *const row_i = log_rows + i * s.ld_m, *const row_j = log_rows + j * s.ld_m;
+      simd::BFloat16Pair* const target = packed + i / 2 * s.ld_m;
+      const bool multiply = factor || j == i;
       for_lanes<T>(s.m, [&](std::int64_t f, std::int64_t n) HWY_ATTR {
-        const V even = weights(i, f, n), odd = weights(i + 1, f, n);
-        this->pack_pairs(even, odd, packed + i / 2 * s.ld_m + f);
-        store_n(hn::MulAdd(even, first, hn::MulAdd(odd, second, load_n(sums + f, n))), sums + f, n);
+        const V most = load_n(maximum + f, n);
+        V even = this->exponential(hn::Sub(load_n(row_i + f, n), hn::Add(less_i, most))),
+          odd = this->exponential(hn::Sub(load_n(row_j + f, n), hn::Add(less_j, most)));
+        if (multiply) {
+          even = hn::Mul(even, factor_i);
+          odd = hn::Mul(odd, factor_j);
+        }
+        this->round_pairs(even, odd, target + f);
+        store_n(hn::MulAdd(even, normal_i, hn::MulAdd(odd, normal_j, load_n(sums + f, n))), sums + f, n);
       });
     }
     this->end_normalizer_sum();

@@ -105,12 +105,18 @@ class TileProducts {
   }
 
   /// target[i, j] = a_i · b_j for visible pairs; other elements are undefined. Rows of a and b have `depth` elements
-  /// and are ld apart. b_transposed is scratch [depth, ld_n].
+  /// and are ld apart; in from_columns() and from_rows() too, they may be `stored` by store_row(). b_transposed is
+  /// scratch [depth, ld_n].
   void products(std::int64_t rows, const NearPairs& pairs, const T* a, const T* b, std::int64_t depth, std::int64_t ld,
-                T* b_transposed, T* target) {
+                T* b_transposed, T* target, bool stored = false) {
+    const simd::BFloat16Pair* left = stored ? packed_rows(a) : left_;
     const bool packed = in_bfloat16([&](const auto& p) {
-      p.pack_rows(rows, depth, a, ld, left_, ld / 2);
-      p.pack_transposed(pairs.columns, depth, b, ld, right_, s.ld_n);
+      if (stored) {
+        p.transpose_rows(pairs.columns, depth, packed_rows(b), ld / 2, right_, s.ld_n);
+      } else {
+        p.pack_rows(rows, depth, a, ld, left_, ld / 2);
+        p.pack_transposed(pairs.columns, depth, b, ld, right_, s.ld_n);
+      }
     });
     if (!packed) transpose<T>(pairs.columns, depth, b, ld, b_transposed, s.ld_n);
     const std::int64_t block_rows = pair_block();
@@ -120,7 +126,7 @@ class TileProducts {
       if (columns <= 0) continue;
       T* block = target + i * s.ld_n + from;
       if (in_bfloat16([&](const auto& p) {
-            p.multiply(n, columns, depth, left_ + i * ld / 2, ld / 2, right_ + from, s.ld_n, block, s.ld_n, false);
+            p.multiply(n, columns, depth, left + i * ld / 2, ld / 2, right_ + from, s.ld_n, block, s.ld_n, false);
           }))
         continue;
       small_gemm_nn<T>(n, columns, depth, a + i * ld, ld, b_transposed + from, s.ld_n, block, s.ld_n, false);
@@ -128,10 +134,10 @@ class TileProducts {
   }
   /// target[i] = Σ_j matrix[i, j] b_j; matrix is zero for pairs that are not visible.
   void from_columns(std::int64_t rows, const NearPairs& pairs, const T* matrix, const T* b, std::int64_t width,
-                    std::int64_t ld, T* target) {
+                    std::int64_t ld, T* target, bool stored = false) {
     in_bfloat16([&](const auto& p) {
       p.pack_rows(rows, pairs.columns, matrix, s.ld_n, left_, s.ld_n / 2);
-      p.pack_row_pairs(0, pairs.columns, width, b, ld, right_, ld);
+      pack_right(p, pairs.columns, width, b, ld, stored);
     });
     const std::int64_t block_rows = pair_block();
     for (std::int64_t i = 0; i < rows; i += block_rows) {
@@ -148,10 +154,10 @@ class TileProducts {
   }
   /// target[j] (+)= Σ_i matrix[i, j] a_i; matrix is zero for pairs that are not visible.
   void from_rows(std::int64_t rows, const NearPairs& pairs, const T* matrix, const T* a, std::int64_t width,
-                 std::int64_t ld, T* target, bool accumulate) {
+                 std::int64_t ld, T* target, bool accumulate, bool stored = false) {
     in_bfloat16([&](const auto& p) {
       p.pack_row_pairs(0, rows, pairs.columns, matrix, s.ld_n, left_, s.ld_n);
-      p.pack_row_pairs(0, rows, width, a, ld, right_, ld);
+      pack_right(p, rows, width, a, ld, stored);
     });
     const std::int64_t block_rows = pair_block();
     for (std::int64_t j = 0; j < pairs.columns; j += block_rows) {
@@ -190,7 +196,7 @@ class TileProducts {
     small_gemm_nn<T>(1, width, row.end - row.first, weights + row.first, s.ld_n, b + row.first * ld, ld, out, ld,
                      false);
   }
-  /// sum [M, N] (+)= a[rows, M]ᵀ · b[rows, N]. a or b null: its rows are already packed, by pack_pairs().
+  /// sum [M, N] (+)= a[rows, M]ᵀ · b[rows, N]. a or b null: its rows are already packed, by round_pairs().
   void add_product(std::int64_t M, std::int64_t N, std::int64_t rows, const T* a, std::int64_t lda, const T* b,
                    std::int64_t ldb, T* target, std::int64_t ld, bool accumulate) {
     if (!in_bfloat16([&](const auto& p) {
@@ -202,7 +208,7 @@ class TileProducts {
   }
 
   /// target [rows, N] (+)= a [rows, K] · sum [K, N]; rows of a and sum are ld_a and ld apart. If `a_is_packed`, a holds
-  /// what pack_values() stored.
+  /// what round_row() stored.
   void times_sum(std::int64_t rows, std::int64_t N, std::int64_t K, const T* a, std::int64_t ld_a, const T* sum,
                  std::int64_t ld, T* target, std::int64_t ld_target, bool accumulate, bool a_is_packed = false) {
     if (!in_parts([&](const auto& p) {
@@ -226,23 +232,70 @@ class TileProducts {
     small_gemm_nn<T>(rows, N, K, a, ld_a, transposed, ld_target, target, ld_target, false);
   }
 
-  /// Stores n rounded() numbers of a row of a left operand that is packed by rows. target: where the packed row has
-  /// them. Clears the rest of their vector.
-  static HWY_INLINE void pack_values(V values, std::int64_t n, std::uint16_t* target) {
+  static const simd::BFloat16Pair* packed_rows(const T* rows) {
+    return reinterpret_cast<const simd::BFloat16Pair*>(rows);
+  }
+  void pack_right(const simd::BFloat16Products& p, std::int64_t rows, std::int64_t width, const T* source,
+                  std::int64_t ld, bool stored) {
+    stored ? p.pair_rows(rows, width, packed_rows(source), ld / 2, right_, ld)
+           : p.pack_row_pairs(0, rows, width, source, ld, right_, ld);
+  }
+  /// Stores n numbers of row i of a matrix, from column f on, in the form that products read with the fewest steps:
+  /// rounded and packed, if they round.
+  HWY_INLINE void store_row(V values, T* matrix, std::int64_t i, std::int64_t ld, std::int64_t f,
+                            std::int64_t n) const {
+    s.bfloat16 ? round_row(values, n, reinterpret_cast<std::uint16_t*>(matrix) + i * ld + f)
+               : store_n(values, matrix + i * ld + f, n);
+  }
+  /// Loads what store_row() stored.
+  HWY_INLINE V load_row(const T* matrix, std::int64_t i, std::int64_t ld, std::int64_t f, std::int64_t n) const {
+    if constexpr (std::is_same_v<T, float>) {
+      if (s.bfloat16) {
+        const hn::RebindToUnsigned<typename Lanes<T>::D> words;
+        const hn::Rebind<std::uint16_t, typename Lanes<T>::D> halves;
+        const auto half = hn::LoadU(halves, reinterpret_cast<const std::uint16_t*>(matrix) + i * ld + f);
+        return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(words, half)));
+      }
+    }
+    return load_n(matrix + i * ld + f, n);
+  }
+
+  // The next two round as products do. They are called only if products round, on CPUs with AVX-512 bf16: its
+  // instructions take half of the operations, but no target of Highway 1.0 has them.
+
+  /// Rounds n numbers and stores them to a row of a left operand that is packed by rows: `target` is the place of the
+  /// first of them. Clears the rest of their vector.
+  HWY_INLINE void round_row(V& values, std::int64_t n, std::uint16_t* target) const {
     if constexpr (std::is_same_v<T, float>) {
       if (n < Lanes<T>::count()) values = hn::IfThenElseZero(hn::FirstN(d, static_cast<std::size_t>(n)), values);
       const hn::RebindToUnsigned<typename Lanes<T>::D> words;
       const hn::Rebind<std::uint16_t, typename Lanes<T>::D> halves;
-      hn::StoreU(hn::TruncateTo(halves, hn::ShiftRight<16>(hn::BitCast(words, values))), halves, target);
+#if HWY_TARGET == HWY_AVX3
+      decltype(hn::Zero(halves)) rounded;
+      asm("vcvtneps2bf16 %1, %0" : "=v"(rounded.raw) : "v"(values.raw));
+#else
+      const auto rounded = hn::TruncateTo(halves, hn::ShiftRight<16>(hn::BitCast(words, this->rounded(values))));
+#endif
+      hn::StoreU(rounded, halves, target);
+      values = hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(words, rounded)));
     }
   }
-  /// Stores rounded() numbers of two neighboring rows, from column j on, to an operand that is packed by pairs of rows.
-  static HWY_INLINE void pack_pairs(V even, V odd, simd::BFloat16Pair* target) {
+  /// Rounds numbers of two neighboring rows and stores them to an operand that is packed by pairs of rows.
+  HWY_INLINE void round_pairs(V& even, V& odd, simd::BFloat16Pair* target) const {
     if constexpr (std::is_same_v<T, float>) {
       const hn::RebindToUnsigned<typename Lanes<T>::D> words;
-      const auto low = hn::ShiftRight<16>(hn::BitCast(words, even));
-      hn::StoreU(hn::Or(low, hn::And(hn::BitCast(words, odd), hn::Set(words, 0xffff0000u))), words,
-                 reinterpret_cast<std::uint32_t*>(target));
+      const auto upper = hn::Set(words, 0xffff0000u);
+#if HWY_TARGET == HWY_AVX3
+      decltype(hn::Zero(words)) pairs;
+      asm("vcvtne2ps2bf16 %2, %1, %0" : "=v"(pairs.raw) : "v"(odd.raw), "v"(even.raw));
+      pairs.raw = _mm512_permutexvar_epi16(_mm512_load_si512(simd::interleaved_halves), pairs.raw);
+#else
+      const auto pairs = hn::Or(hn::ShiftRight<16>(hn::BitCast(words, rounded(even))),
+                                hn::And(hn::BitCast(words, rounded(odd)), upper));
+#endif
+      hn::StoreU(pairs, words, reinterpret_cast<std::uint32_t*>(target));
+      even = hn::BitCast(d, hn::ShiftLeft<16>(pairs));
+      odd = hn::BitCast(d, hn::And(pairs, upper));
     }
   }
 

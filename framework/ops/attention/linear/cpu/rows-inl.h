@@ -36,7 +36,7 @@ struct HeadRows {
 };
 
 /// Gradients of one head in the compute type, with rows padded as in tiles: d_query [n_query, ld_d], d_key
-/// [n_key, ld_d], d_value [n_key, ld_v].
+/// [n_key, ld_d], d_value [n_key, ld_v]. The last two are null unless LinearAttentionSizes::sums_key_gradients.
 template <class T>
 struct HeadGradients {
   T *d_query, *d_key, *d_value;

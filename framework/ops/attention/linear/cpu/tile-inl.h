@@ -440,6 +440,37 @@ class LinearAttentionTile : protected TileProducts<T> {
     }
   }
 
+  /// running_maximum = max(running_maximum, max_i (rows_i - less_i)). Calls `rescale` with exp(old - new) for each run
+  /// of features. Both features of a rotated pair get the larger maximum. Overwrites the first row of `work`.
+  template <class Rescale>
+  void raise_maxima(std::int64_t rows, const T* log_rows, const T* less, const Rescale& rescale) {
+    constexpr std::int64_t block = 4;  // rows whose maxima stay in registers
+    T* const raised = work;
+    std::copy_n(running_maximum, s.m, raised);
+    for (std::int64_t i = 0; i < rows; i += block) {
+      const std::int64_t end = std::min(rows, i + block);
+      for_lanes<T>(s.m, [&](std::int64_t f, std::int64_t n) HWY_ATTR {
+        V top = load_n(raised + f, n);
+        for (std::int64_t j = i; j < end; ++j) {
+          const V row = load_n(log_rows + j * s.ld_m + f, n);
+          top = hn::Max(top, less ? hn::Sub(row, hn::Set(d, less[j])) : row);
+        }
+        store_n(top, raised + f, n);
+      });
+    }
+    const std::int64_t half = s.rotates ? s.m / 2 : 0;
+    for_lanes<T>(half, [&](std::int64_t f, std::int64_t n) HWY_ATTR {
+      const V top = hn::Max(load_n(raised + f, n), load_n(raised + half + f, n));
+      store_n(top, raised + f, n);
+      store_n(top, raised + half + f, n);
+    });
+    for_lanes<T>(s.m, [&](std::int64_t f, std::int64_t n) HWY_ATTR {
+      const V top = load_n(raised + f, n), before = load_n(running_maximum + f, n);
+      store_n(top, running_maximum + f, n);
+      rescale(f, exp(d, hn::Sub(before, top)), n);
+    });
+  }
+
   /// Products g_i · v_j of a chunk of queries and a chunk of keys.
   void gradient_products(std::int64_t rows, const NearPairs& pairs) {
     products(rows, pairs, g, v, s.d_value, s.ld_v, v_transposed, g_v);
