@@ -148,9 +148,9 @@ FURLONG_AVX512_BF16 void pack_rows_in_pairs(std::int64_t first, std::int64_t end
       const __m512 upper = load(row + j, even ? n : 0), lower = load(row + ld + j, odd ? n : 0);
       const std::int64_t at = pair * ld_target + j;
       if constexpr (Split) {
-        const __m512i even = _mm512_srli_epi32(_mm512_castps_si512(upper), 16);
+        const __m512i first_half = _mm512_srli_epi32(_mm512_castps_si512(upper), 16);
         _mm512_mask_storeu_epi32(target + at, first_lanes(n),
-                                 _mm512_or_si512(even, _mm512_castps_si512(truncated(lower))));
+                                 _mm512_or_si512(first_half, _mm512_castps_si512(truncated(lower))));
         _mm512_mask_storeu_epi32(low + at, first_lanes(n),
                                  _mm512_permutexvar_epi16(interleave, remainder(upper, lower)));
       } else {

@@ -8,7 +8,8 @@
 
 namespace furlong::ops {
 
-/// Extents of the tiles of one thread, and the size of its scratch. Rows are padded to 16 elements.
+/// Extents of the tiles of one thread, and the size of its scratch. Rows are row_stride()
+/// elements apart.
 struct LinearAttentionSizes {
   std::int64_t chunk = 0, d = 0, d_value = 0, m = 0;
   std::int64_t near = 0;  // maximum number of keys that a chunk of queries meets pair by pair: its chunk and a window's
@@ -26,8 +27,8 @@ struct LinearAttentionSizes {
   std::int64_t ld_rotations = 0;  // cosines, and sines, of one row's rotations
 
   static std::int64_t padded(std::int64_t n) { return (n + 15) / 16 * 16; }
-  /// Elements from one row of n to the next. Rows a multiple of eight cache lines apart would share an eighth of the
-  /// first-level cache.
+  /// Elements from one row of n to the next. float32 rows a multiple of eight cache lines apart would share an eighth
+  /// of the first-level cache.
   static std::int64_t row_stride(std::int64_t n) { return padded(n) % 128 == 0 ? padded(n) + 32 : padded(n); }
   void finish() {
     ld_d = row_stride(d);
@@ -55,7 +56,11 @@ struct LinearAttentionSizes {
   }
   bool splits_sums() const { return bfloat16 && bfloat16->splits_float32; }
   /// Pairs of the largest operand of a product in bfloat16.
-  std::int64_t operand_pairs() const { return padded(std::max(chunk, near)) * std::max({ld_d, ld_v, ld_m, ld_n}) / 2; }
+  std::int64_t operand_pairs() const {
+    const std::int64_t by_rows = padded(std::max(chunk, near)) * std::max({ld_d, ld_v, ld_m, ld_n}) / 2,
+                       transposed = simd::pairs_of(std::max({m, d, d_value})) * ld_n;
+    return std::max(by_rows, transposed);
+  }
   /// Pairs of the state, in either layout.
   std::int64_t sum_pairs() const { return std::max(simd::pairs_of(m) * ld_v, simd::pairs_of(d_value) * ld_m); }
   /// forward_tile_elements(), plus what the first of two sweeps stores for each query.
@@ -106,11 +111,11 @@ struct LinearAttentionArguments {
   LinearAttentionState* gathered = nullptr;
   LinearAttentionSizes sizes;
   // CPU only; the kernels write all of these.
-  Tensor
-      directions_transposed;  // [1 or n_heads, d, padded n_projections], compute dtype; undefined without projections
-  Tensor direction_norms;     // [1 or n_heads, n_projections], compute dtype
-  // The same projections packed as right operands, if products round to bfloat16: [1 or n_heads, pairs_of(d), padded
-  // n_projections] and [1 or n_heads, pairs_of(n_projections), ld_d] pairs of 32 bits.
+  /// [1 or n_heads, d, row_stride(n_projections)], compute dtype; undefined without projections.
+  Tensor directions_transposed;
+  Tensor direction_norms;  // [1 or n_heads, n_projections], compute dtype
+  // The same projections packed as right operands, if products round to bfloat16: [1 or n_heads, pairs_of(d),
+  // row_stride(n_projections)] and [1 or n_heads, pairs_of(n_projections), ld_d] pairs of 32 bits.
   Tensor packed_directions_transposed, packed_directions;
   Tensor rotation;  // [1 + powers, 2, padded features / 2], float64; undefined without rotation
   Tensor scratch;   // [threads, elements], compute dtype

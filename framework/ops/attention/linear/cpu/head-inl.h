@@ -52,7 +52,7 @@ class LinearAttentionHead {
     });
   }
 
-  /// Writes d_query to its target; adds d_key and d_value to `sums`.
+  /// Writes d_query to its target. Adds d_key and d_value to `sums`, or writes them if it has no memory for them.
   void backward(const LinearAttentionGradients& gradients, const HeadGradients<T>& sums) {
     tile_.d_gate = 0;
     for_sweeps([&] {

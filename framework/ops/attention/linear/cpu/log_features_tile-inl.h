@@ -356,8 +356,8 @@ class LogFeaturesTile : public LinearAttentionTile<T> {
     return hn::GetLane(hn::MaxOfLanes(d, best));
   }
 
-  /// Stores weights of the state in `work`; rounded and packed, as the left operand of the product with the state, if
-  /// that has parts.
+  /// Stores weights of the state in `work`; if the state has parts, rounds them first, and packs them as the left
+  /// operand of the product with the state.
   HWY_INLINE void store_past(std::int64_t i, std::int64_t f, std::int64_t n, V& weights) {
     const std::int64_t at = i * s.ld_m + f;
     s.splits_sums() ? this->round_row(weights, n, reinterpret_cast<std::uint16_t*>(work) + at)
@@ -369,10 +369,11 @@ class LogFeaturesTile : public LinearAttentionTile<T> {
     const V shift = hn::Set(d, top);
     V sum = hn::Zero(d);
     for_lanes<T>(s.m, [&](std::int64_t f, std::int64_t n) HWY_ATTR {
-      V e = this->exponential(
+      const V e_f = this->exponential(
           hn::Add(load_n(feature_q + i * s.ld_m + f, n), hn::Sub(load_n(running_maximum + f, n), shift)));
+      V e = first_lanes<T>(e_f, n, hn::Zero(d));  // beyond m, 0 - top may be large
       store_past(i, f, n, e);
-      sum = hn::MulAdd(e, load_n(normalizer + f, n), sum);  // z is zero in the lanes beyond m
+      sum = hn::MulAdd(e, load_n(normalizer + f, n), sum);
     });
     return hn::GetLane(hn::SumOfLanes(d, sum));
   }

@@ -260,8 +260,9 @@ class TileProducts {
     return load_n(matrix + i * ld + f, n);
   }
 
-  // The next two round as products do. They are called only if products round, on CPUs with AVX-512 bf16: its
-  // instructions take half of the operations, but no target of Highway 1.0 has them.
+  // The next two round their arguments, as products do, and store them. They are called only if products round, on CPUs
+  // with AVX-512 bf16: its instructions take half of the operations, but no target of Highway 1.0 has them. Highway's
+  // AVX3 is the target of these CPUs; the general code is for others, which compile it.
 
   /// Rounds n numbers and stores them to a row of a left operand that is packed by rows: `target` is the place of the
   /// first of them. Clears the rest of their vector.
@@ -272,7 +273,7 @@ class TileProducts {
       const hn::Rebind<std::uint16_t, typename Lanes<T>::D> halves;
 #if HWY_TARGET == HWY_AVX3
       decltype(hn::Zero(halves)) rounded;
-      asm("vcvtneps2bf16 %1, %0" : "=v"(rounded.raw) : "v"(values.raw));
+      asm volatile("vcvtneps2bf16 %1, %0" : "=v"(rounded.raw) : "v"(values.raw));
 #else
       const auto rounded = hn::TruncateTo(halves, hn::ShiftRight<16>(hn::BitCast(words, this->rounded(values))));
 #endif
@@ -280,14 +281,14 @@ class TileProducts {
       values = hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(words, rounded)));
     }
   }
-  /// Rounds numbers of two neighboring rows and stores them to an operand that is packed by pairs of rows.
+  /// Rounds whole vectors of two neighboring rows and stores them to an operand that is packed by pairs of rows.
   HWY_INLINE void round_pairs(V& even, V& odd, simd::BFloat16Pair* target) const {
     if constexpr (std::is_same_v<T, float>) {
       const hn::RebindToUnsigned<typename Lanes<T>::D> words;
       const auto upper = hn::Set(words, 0xffff0000u);
 #if HWY_TARGET == HWY_AVX3
       decltype(hn::Zero(words)) pairs;
-      asm("vcvtne2ps2bf16 %2, %1, %0" : "=v"(pairs.raw) : "v"(odd.raw), "v"(even.raw));
+      asm volatile("vcvtne2ps2bf16 %2, %1, %0" : "=v"(pairs.raw) : "v"(odd.raw), "v"(even.raw));
       pairs.raw = _mm512_permutexvar_epi16(_mm512_load_si512(simd::interleaved_halves), pairs.raw);
 #else
       const auto pairs = hn::Or(hn::ShiftRight<16>(hn::BitCast(words, rounded(even))),
