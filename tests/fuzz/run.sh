@@ -117,6 +117,7 @@ run() {
     wait "$running" || status=$?
     kill -0 "$running" 2>/dev/null || break
   done
+  (( status != 72 )) || stopped=1  # libFuzzer's status after SIGINT or SIGTERM
   rm -rf /dev/shm/furlong_fuzz_"$running"_* "${TMPDIR:-/tmp}"/furlong_fuzz_"$running"_*
   running=
   child_seconds
