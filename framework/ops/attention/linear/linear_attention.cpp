@@ -263,23 +263,12 @@ void linear_backward(BackwardContext& context, const Call& call) {
   gradients.d_query = per_head(context.d_input(0), arguments.query.extent(3));
   gradients.d_key = per_head(context.d_input(1), arguments.query.extent(3));
   gradients.d_value = per_head(context.d_input(2), d_value);
-  // Views of one tensor may share columns. d_query is written last.
-  const auto follows_query = [&](const GradientTarget& target) {
-    const auto bytes = [](const Tensor& rows) { return rows.extent(2) * rows.extent(3) * size_of(rows.dtype()); };
-    if (!target.wanted() || !gradients.d_query.wanted()) return false;
-    const Tensor &own = target.tensor, &query = gradients.d_query.tensor;
-    const auto own_at = static_cast<const char*>(own.address()), query_at = static_cast<const char*>(query.address());
-    return own_at < query_at + bytes(query) && query_at < own_at + bytes(own);
-  };
-  arguments.sizes.sums_key_gradients = call.options.n_heads > call.options.n_kv_heads || arguments.sizes.two_sweeps ||
-                                       follows_query(gradients.d_key) || follows_query(gradients.d_value);
-  GradientTarget d_gate;
-  if (arguments.gate.defined()) {
-    d_gate = context.d_input(3);
-    if (d_gate.wanted())
-      gradients.d_gate = Tensor::empty({batch, call.options.n_heads}, accumulate_dtype(arguments.query.dtype()),
-                                       arguments.query.device());
-  }
+  arguments.sizes.sums_key_gradients =
+      call.options.n_heads > call.options.n_kv_heads || arguments.sizes.two_sweeps || gradients.share_columns();
+  const GradientTarget d_gate = arguments.gate.defined() ? context.d_input(3) : GradientTarget{};
+  if (d_gate.wanted())
+    gradients.d_gate = Tensor::empty({batch, call.options.n_heads}, accumulate_dtype(arguments.query.dtype()),
+                                     arguments.query.device());
   allocate_scratch(
       arguments, arguments.sizes.for_backward().backward_elements(arguments.query.extent(1), arguments.key.extent(1)));
   if (call.segments) end_with_segments(context.stream(), arguments, gradients, *call.segments);

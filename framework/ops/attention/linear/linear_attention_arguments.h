@@ -8,8 +8,8 @@
 
 namespace furlong::ops {
 
-/// Extents of the tiles of one thread, and the size of its scratch. Rows are row_stride()
-/// elements apart.
+/// Extents of the tiles of one thread, and the size of its scratch. Rows are row_stride() elements
+/// apart.
 struct LinearAttentionSizes {
   std::int64_t chunk = 0, d = 0, d_value = 0, m = 0;
   std::int64_t near = 0;  // maximum number of keys that a chunk of queries meets pair by pair: its chunk and a window's
@@ -135,6 +135,19 @@ struct LinearAttentionGradients {
   Tensor d_output;                         // [batch, n, n_heads, d_value]
   GradientTarget d_query, d_key, d_value;  // 4-D views like their values; d_key and d_value start at key query_offset
   Tensor d_gate;                           // [batch, n_heads], compute dtype; undefined if not needed
+
+  /// Whether d_query has columns in common with d_key or d_value, as views of one tensor may.
+  bool share_columns() const {
+    const auto shares = [&](const GradientTarget& other) {
+      if (!d_query.wanted() || !other.wanted()) return false;
+      const auto first = [](const Tensor& rows) { return static_cast<const char*>(rows.address()); };
+      const auto end = [&](const Tensor& rows) {
+        return first(rows) + rows.extent(2) * rows.extent(3) * size_of(rows.dtype());
+      };
+      return first(other.tensor) < end(d_query.tensor) && first(d_query.tensor) < end(other.tensor);
+    };
+    return shares(d_key) || shares(d_value);
+  }
 };
 
 void linear_attention_forward_cpu(const LinearAttentionArguments& arguments);

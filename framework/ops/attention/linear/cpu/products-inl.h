@@ -272,13 +272,13 @@ class TileProducts {
       const hn::RebindToUnsigned<typename Lanes<T>::D> words;
       const hn::Rebind<std::uint16_t, typename Lanes<T>::D> halves;
 #if HWY_TARGET == HWY_AVX3
-      decltype(hn::Zero(halves)) rounded;
-      asm volatile("vcvtneps2bf16 %1, %0" : "=v"(rounded.raw) : "v"(values.raw));
+      decltype(hn::Zero(halves)) bits;
+      asm volatile("vcvtneps2bf16 %1, %0" : "=v"(bits.raw) : "v"(values.raw));
 #else
-      const auto rounded = hn::TruncateTo(halves, hn::ShiftRight<16>(hn::BitCast(words, this->rounded(values))));
+      const auto bits = hn::TruncateTo(halves, hn::ShiftRight<16>(hn::BitCast(words, rounded(values))));
 #endif
-      hn::StoreU(rounded, halves, target);
-      values = hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(words, rounded)));
+      hn::StoreU(bits, halves, target);
+      values = hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(words, bits)));
     }
   }
   /// Rounds whole vectors of two neighboring rows and stores them to an operand that is packed by pairs of rows.
