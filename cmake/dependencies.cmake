@@ -1,5 +1,5 @@
-# All dependencies are Debian 12 packages. scripts/setup.sh installs them; docs/internals/architecture.md lists their
-# purposes.
+# All dependencies are packages of Debian 12 and 13. scripts/setup.sh installs them; their purposes are listed in
+# docs/internals/architecture.md.
 
 # A library of an active conda environment, next to this system's, fails to link or crashes at run time. Programs such
 # as CMake and ccache may come from there.
@@ -37,9 +37,11 @@ pkg_check_modules(ZSTD REQUIRED IMPORTED_TARGET libzstd)
 pkg_check_modules(HWY REQUIRED IMPORTED_TARGET libhwy)
 pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)
 pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
-pkg_check_modules(SENTENCEPIECE REQUIRED IMPORTED_TARGET sentencepiece)
 pkg_check_modules(UTF8PROC REQUIRED IMPORTED_TARGET libutf8proc)
 
+# Debian 13's sentencepiece.pc requires protobuf-lite, which its package does not depend on.
+find_library(SENTENCEPIECE_LIBRARY sentencepiece REQUIRED)
+find_library(SENTENCEPIECE_TRAIN_LIBRARY sentencepiece_train REQUIRED)
 # oneDNN's CMake package requires OpenCL headers, which CPU users do not need; library and headers are enough.
 find_library(DNNL_LIBRARY dnnl REQUIRED)
 add_library(dnnl_headers INTERFACE)
@@ -51,6 +53,7 @@ pkg_check_modules(HDF5 REQUIRED IMPORTED_TARGET hdf5)
 pkg_check_modules(CRYPTO REQUIRED IMPORTED_TARGET libcrypto)
 add_library(furlong_hdf5 INTERFACE)
 target_link_libraries(furlong_hdf5 INTERFACE PkgConfig::HDF5)
+target_compile_definitions(furlong_hdf5 INTERFACE H5_USE_110_API)  # of Debian 12, in later versions too
 # Collective operations between ranks on CPUs; the package defines the target `gloo`.
 find_package(Gloo REQUIRED CONFIG)
 # communication/gloo derives from its classes, whose headers include one that Debian's package omits.
@@ -62,7 +65,7 @@ if(NOT FURLONG_GLOO_LAYOUT EQUAL 0)
   unset(FURLONG_GLOO_LAYOUT CACHE)  # checked again by the next configuration
   unset(FURLONG_GLOO_COMPILES CACHE)
   message(FATAL_ERROR "The classes of libgloo differ from its headers with communication/gloo/missing \
-(cmake/gloo_layout.cpp); use the package of Debian 12. ${furlong_gloo_output}")
+(cmake/gloo_layout.cpp); use the package of Debian 12 or 13. ${furlong_gloo_output}")
 endif()
 furlong_reject_conda()
 
@@ -70,4 +73,5 @@ furlong_reject_conda()
 add_library(furlong_libraries INTERFACE)
 target_link_libraries(furlong_libraries INTERFACE fmt::fmt spdlog::spdlog PkgConfig::HWY PkgConfig::XXHASH dnnl_headers
   yaml-cpp nlohmann_json::nlohmann_json furlong_hdf5 ZLIB::ZLIB LibLZMA::LibLZMA PkgConfig::ZSTD PNG::PNG
-  PkgConfig::PCRE2 PkgConfig::SENTENCEPIECE PkgConfig::UTF8PROC PkgConfig::CRYPTO gloo CLI11::CLI11)
+  PkgConfig::PCRE2 ${SENTENCEPIECE_LIBRARY} ${SENTENCEPIECE_TRAIN_LIBRARY} PkgConfig::UTF8PROC
+  PkgConfig::CRYPTO gloo CLI11::CLI11)

@@ -76,7 +76,7 @@ unpack() {
     if ! {
       update_private_lists && (cd "$work/debs" && apt-get "${apt_options[@]}" download "$@" >"$work/log" 2>&1)
     }; then
-      echo "fetch_data.sh: cannot download the Debian packages $*; check the network and that apt has a Debian 12" \
+      echo "fetch_data.sh: cannot download the Debian packages $*; check the network and that apt has a Debian" \
         "archive" >&2
       grep '^E:' "$work/log" | head -n 3 >&2 || true
       exit 1

@@ -42,7 +42,7 @@ case "${1:-run}" in
 esac
 
 if ! command -v dpkg-query >/dev/null; then
-  echo "setup: not a Debian system, so nothing is installed; install the equivalents of these Debian 12 packages:" \
+  echo "setup: not a Debian system, so nothing is installed; install the equivalents of these packages of Debian 12:" \
     "${wanted[*]}" >&2
   exit 0
 fi
@@ -89,7 +89,7 @@ trap 'rm -f "$log"' EXIT
 if ! install >"$log" 2>&1; then
   if ! { apt update && install; } >"$log" 2>&1; then
     tail -n 20 "$log" >&2
-    echo "setup: installation failed; check the network and that this is Debian 12; packages: ${missing[*]}" >&2
+    echo "setup: installation failed; check the network and that this is Debian 12 or 13; packages: ${missing[*]}" >&2
     exit 1
   fi
 fi

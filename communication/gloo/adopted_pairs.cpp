@@ -6,6 +6,7 @@
 #include <gloo/transport/tcp/pair.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <sys/epoll.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -20,6 +21,27 @@ namespace {
 
 namespace tcp = gloo::transport::tcp;
 
+#if __has_include(<gloo/transport/tcp/listener.h>)  // Debian 13: the device listens, for all pairs
+class AdoptedPair final : public tcp::Pair {
+ public:
+  using Pair::Pair;
+
+  static bool stop_listening() { return true; }
+
+  void adopt(int descriptor) {
+    tcp::Socket socket(descriptor);
+    const std::lock_guard lock(m_);
+    if (state_ != INITIALIZING) throw std::runtime_error("the connection was closed");
+    socket.block(false);
+    socket.noDelay(true);
+    socket.sendTimeout(timeout_);
+    socket.recvTimeout(timeout_);
+    fd_ = socket.release();
+    device_->registerDescriptor(fd_, EPOLLIN, this);
+    changeState(CONNECTED);
+  }
+};
+#else
 class AdoptedPair final : public tcp::Pair {
  public:
   using Pair::Pair;
@@ -53,6 +75,7 @@ class AdoptedPair final : public tcp::Pair {
 
   std::atomic<bool> is_adopted_ = false;
 };
+#endif
 
 class AdoptingContext final : public tcp::Context {
  public:

@@ -160,6 +160,10 @@ herr_t furlong_driver_truncate(H5FD_t* file, hid_t, hbool_t) {
 
 hid_t register_driver() {
   H5FD_class_t driver{};
+#ifdef H5FD_CLASS_VERSION  // HDF5 1.14
+  driver.version = H5FD_CLASS_VERSION;
+  driver.value = 0x4675;  // a number that no driver of the library has
+#endif
   driver.name = "furlong descriptor";
   driver.maxaddr = static_cast<haddr_t>(std::numeric_limits<off_t>::max());
   driver.fc_degree = H5F_CLOSE_STRONG;

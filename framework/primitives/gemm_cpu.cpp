@@ -58,7 +58,7 @@ struct KeyHash {
 };
 
 struct Product {
-  dnnl::memory::desc a, b, c, bias, scratch;
+  dnnl::memory::desc a, b, c, bias, scratch;  // bias: empty if there is none
   dnnl::matmul primitive;
 };
 
@@ -68,18 +68,34 @@ dnnl::memory::desc matrix(std::int64_t rows, std::int64_t columns, DType dtype, 
   return dnnl::memory::desc({rows, columns}, type_of(dtype), strides);
 }
 
+#if DNNL_VERSION_MAJOR >= 3  // Debian 13; Debian 12 has version 2
+void append_function(dnnl::post_ops& steps, dnnl::algorithm function, float alpha) {
+  steps.append_eltwise(function, alpha, 0.f);
+}
+dnnl::matmul::primitive_desc describe(const Product& product, const dnnl::primitive_attr& attributes) {
+  return {cpu_engine(), product.a, product.b, product.bias, product.c, attributes};
+}
+#else
+void append_function(dnnl::post_ops& steps, dnnl::algorithm function, float alpha) {
+  steps.append_eltwise(1.f, function, alpha, 0.f);
+}
+dnnl::matmul::primitive_desc describe(const Product& product, const dnnl::primitive_attr& attributes) {
+  return {dnnl::matmul::desc(product.a, product.b, product.bias, product.c), attributes, cpu_engine()};
+}
+#endif
+
 void append_activation(dnnl::post_ops& steps, Activation activation) {
   switch (activation) {
     case Activation::none:
       return;
     case Activation::relu:
-      return steps.append_eltwise(1.f, dnnl::algorithm::eltwise_relu, 0.f, 0.f);
+      return append_function(steps, dnnl::algorithm::eltwise_relu, 0.f);
     case Activation::gelu:
-      return steps.append_eltwise(1.f, dnnl::algorithm::eltwise_gelu_erf, 0.f, 0.f);
+      return append_function(steps, dnnl::algorithm::eltwise_gelu_erf, 0.f);
     case Activation::gelu_tanh:
-      return steps.append_eltwise(1.f, dnnl::algorithm::eltwise_gelu_tanh, 0.f, 0.f);
+      return append_function(steps, dnnl::algorithm::eltwise_gelu_tanh, 0.f);
     case Activation::silu:
-      return steps.append_eltwise(1.f, dnnl::algorithm::eltwise_swish, 1.f, 0.f);
+      return append_function(steps, dnnl::algorithm::eltwise_swish, 1.f);
   }
 }
 
@@ -98,9 +114,7 @@ std::shared_ptr<const Product> compile(const Key& key) {
   attributes.set_post_ops(steps);
   if (key.bias)
     product->bias = dnnl::memory::desc({1, key.columns}, type_of(key.dtype_bias), dnnl::memory::dims{key.columns, 1});
-  const auto description = key.bias ? dnnl::matmul::desc(product->a, product->b, product->bias, product->c)
-                                    : dnnl::matmul::desc(product->a, product->b, product->c);
-  const dnnl::matmul::primitive_desc primitive(description, attributes, cpu_engine());
+  const dnnl::matmul::primitive_desc primitive = describe(*product, attributes);
   product->b = primitive.weights_desc();
   product->scratch = primitive.scratchpad_desc();
   product->primitive = dnnl::matmul(primitive);

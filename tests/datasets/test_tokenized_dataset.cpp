@@ -214,7 +214,9 @@ TEST_F(TokenStoreTest, DetectsFlippedBitsAndTruncation) {
   }
   std::string damaged = bytes;
   damaged[bytes.size() / 2] ^= 1;
-  EXPECT_THAT(message_of<UserError>([&] { everything(file("damaged.h5", damaged)); }), HasSubstr("Fletcher32"));
+  // HDF5 1.10 and 1.14.
+  EXPECT_THAT(message_of<UserError>([&] { everything(file("damaged.h5", damaged)); }),
+              ::testing::AnyOf(HasSubstr("Fletcher32"), HasSubstr("filter returned failure")));
 }
 
 TEST_F(TokenStoreTest, ReadsWideTokensInManyChunks) {

@@ -214,7 +214,8 @@ TEST_F(PrepareImagesTest, RejectsOtherPngFiles) {
   EXPECT_THAT(refusal(options({file("good.png", good), file("a.idx", idx({1, 1, 2}, "ab"))})), HasSubstr("separately"));
   for (std::size_t size = 1; size < good.size(); ++size)
     EXPECT_THAT(refused(good.substr(0, size)), HasSubstr("bad.png: the file")) << size;
-  for (std::size_t place = 0; place < good.size(); ++place) {
+  // Later versions of libpng than Debian 12's do not read the last four bytes, the checksum of an empty chunk.
+  for (std::size_t place = 0; place + 4 < good.size(); ++place) {
     std::string damaged = good;
     damaged[place] ^= 0x10;
     EXPECT_NE(refused(damaged), "") << place;

@@ -304,7 +304,7 @@ TEST_F(RecurrentStates, CarryInformationFromEarlierSegments) {
                                    more))
             .settings;
     Trainer trainer(settings, data, Device{});
-    for (int step = 0; step < 600; ++step) trainer.step();
+    for (int step = 0; step < 900; ++step) trainer.step();
     return evaluate(trainer.model(), data, Split::validation, 5, 4).accuracy;
   };
   // One target in five or so is a letter; one in eight of these can be guessed.
