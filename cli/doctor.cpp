@@ -168,6 +168,7 @@ std::vector<Library> try_libraries(std::optional<double>& gflops) {
   return libraries;
 }
 
+/// Returns the best target that this CPU supports and for which SIMD files are compiled (framework/simd/targets.h).
 std::string best_vector_target() {
   const uint64_t targets = static_cast<uint64_t>(hwy::SupportedTargets() & HWY_TARGETS);
   return hwy::TargetName(static_cast<int64_t>(targets & (~targets + 1)));  // the lowest bit is the best target

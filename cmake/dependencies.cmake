@@ -53,7 +53,7 @@ pkg_check_modules(HDF5 REQUIRED IMPORTED_TARGET hdf5)
 pkg_check_modules(CRYPTO REQUIRED IMPORTED_TARGET libcrypto)
 add_library(furlong_hdf5 INTERFACE)
 target_link_libraries(furlong_hdf5 INTERFACE PkgConfig::HDF5)
-target_compile_definitions(furlong_hdf5 INTERFACE H5_USE_110_API)  # of Debian 12, in later versions too
+target_compile_definitions(furlong_hdf5 INTERFACE H5_USE_110_API)  # HDF5 1.10 is that of Debian 12
 # Collective operations between ranks on CPUs; the package defines the target `gloo`.
 find_package(Gloo REQUIRED CONFIG)
 # communication/gloo derives from its classes, whose headers include one that Debian's package omits.

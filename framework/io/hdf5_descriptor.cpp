@@ -162,7 +162,7 @@ hid_t register_driver() {
   H5FD_class_t driver{};
 #ifdef H5FD_CLASS_VERSION  // HDF5 1.14
   driver.version = H5FD_CLASS_VERSION;
-  driver.value = 0x4675;  // a number that no driver of the library has
+  driver.value = 0x4675;  // any number from 256 on, which HDF5 leaves to other drivers
 #endif
   driver.name = "furlong descriptor";
   driver.maxaddr = static_cast<haddr_t>(std::numeric_limits<off_t>::max());
