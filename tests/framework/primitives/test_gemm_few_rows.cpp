@@ -114,7 +114,7 @@ TEST(ShortSums, SupportBiasActivationAndAccumulation) {
     const std::vector<double> short_once = values_of(in.c);
     ops::gemm(stream_of(true), in.a, false, in.b, true, in.c, GradientMode::accumulate);
     const std::vector<double> short_twice = values_of(in.c);
-    // Sums of 600 products of standard normals are about 25, at most 64. An addition to them rounds by up to 2^-19:
+    // Sums of 600 products of standard normals are about 25, few above 64. Additions to them round by up to 2^-19:
     // 600 of them have a standard deviation of 3e-5, twice that if they begin with a sum.
     for (std::size_t i = 0; i < once.size(); ++i) {
       EXPECT_NEAR(short_once[i], once[i], 1e-4);
