@@ -1,3 +1,5 @@
+#include "framework/simd/targets.h"  // before Highway's headers
+
 #include <H5public.h>
 #include <dnnl.h>
 #include <hdf5.h>
@@ -29,7 +31,6 @@
 #include "framework/core/version.h"
 #include "framework/cuda/engine/report.h"
 #include "framework/primitives/cpu_isa.h"
-#include "framework/simd/targets.h"
 
 #ifndef FURLONG_YAML_CPP_VERSION
 #define FURLONG_YAML_CPP_VERSION "unknown"  // yaml-cpp's headers lack it; the build defines it

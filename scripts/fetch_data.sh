@@ -11,7 +11,7 @@
 #   english       DIR/english.txt      An Anarchist FAQ, a book of English prose (package anarchism)
 #   fashion       DIR/fashion_*.idx    70,000 pictures of clothes with labels (package dataset-fashion-mnist)
 #   manual_pages  DIR/manual_pages.tar 1,577 manual pages, in folders by section: man1, man2, man3, man8 (packages
-#                                      manpages, manpages-dev, coreutils, netpbm, iproute2, lvm2)
+#                                      manpages, manpages-dev, coreutils, netpbm, iproute2, lvm2; only on Debian 12)
 # Exit status: 0 success, 1 the download or the machine failed, 2 invalid arguments.
 set -euo pipefail
 
@@ -93,7 +93,11 @@ make_kjv() {
   unpack bible-kjv bible-kjv-text
   # The only program that must run: slim images may lack its libraries, which are then unpacked next to it. (grep -q
   # would end before ldd, which then fails, and with pipefail the condition would be false.)
-  if LC_ALL=C ldd "$work/root/usr/bin/bible" | grep 'not found' >/dev/null; then unpack libreadline8 libtinfo6; fi
+  if LC_ALL=C ldd "$work/root/usr/bin/bible" | grep 'not found' >/dev/null; then
+    local readline=libreadline8
+    [[ -n $(apt-cache "${apt_options[@]}" show "$readline" 2>/dev/null) ]] || readline=libreadline8t64  # Debian 13
+    unpack "$readline" libtinfo6
+  fi
   local triplet
   triplet=$(dpkg-architecture -qDEB_HOST_MULTIARCH 2>/dev/null || echo "$(uname -m)-linux-gnu")
   # It finds its database by a path relative to the current folder.
@@ -170,7 +174,7 @@ for name in "${names[@]}"; do
   "make_$name" >"$partial/data"
   whole "$partial/data" "${expected[1]}" "${expected[2]}" ||
     fail "$file would have $(stat --format %s "$partial/data") bytes, expected ${expected[1]} bytes with a known \
-checksum; Debian 12 is required because packages of other releases differ"
+checksum; packages of this release differ from Debian 12's"
   mv "$partial/data" "$file"
   rmdir "$partial"
   echo "$file: ${expected[1]} bytes"

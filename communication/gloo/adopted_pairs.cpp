@@ -21,12 +21,12 @@ namespace {
 
 namespace tcp = gloo::transport::tcp;
 
-#if __has_include(<gloo/transport/tcp/listener.h>)  // Debian 13: the device listens, for all pairs
+#if __has_include(<gloo/transport/tcp/listener.h>)  // Debian 13 (Gloo of 2023): the device listens, for all pairs
 class AdoptedPair final : public tcp::Pair {
  public:
   using Pair::Pair;
 
-  static bool stop_listening() { return true; }
+  static bool stop_listening() { return true; }  // a pair has no port
 
   void adopt(int descriptor) {
     tcp::Socket socket(descriptor);
@@ -36,6 +36,8 @@ class AdoptedPair final : public tcp::Pair {
     socket.noDelay(true);
     socket.sendTimeout(timeout_);
     socket.recvTimeout(timeout_);
+    self_ = socket.sockName();
+    peer_ = socket.peerName();  // for Gloo's messages
     fd_ = socket.release();
     device_->registerDescriptor(fd_, EPOLLIN, this);
     changeState(CONNECTED);

@@ -1,6 +1,8 @@
 #pragma once
-// Gloo pairs (connections) built on sockets that are already connected. Gloo's own pairs listen at one port each,
-// accept the first peer that connects, and terminate the process on an unexpected byte.
+// Gloo pairs (connections) built on sockets that are already connected. Gloo of 2022 (Debian 12) listens at one port
+// for each pair, accepts the first peer that connects, and terminates the process on an unexpected byte. Gloo of 2023
+// (Debian 13) listens at one port for all pairs, as long as the device exists; running out of file descriptors there
+// terminates the process.
 #include <gloo/transport/context.h>
 #include <gloo/transport/device.h>
 

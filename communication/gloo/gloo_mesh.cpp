@@ -34,6 +34,14 @@ constexpr milliseconds for_ever{std::chrono::hours(1000)};
 
 std::string key_of(const GlooOptions& options, int rank) { return fmt::format("gloo/{}/{}", options.name, rank); }
 
+/// Listens at a free port of the first address that `host` resolves to. Throws MachineError or std::system_error.
+Socket listen_at(const std::string& host) {
+  std::string problem;
+  const std::vector<SocketAddress> addresses = resolve(host, 0, problem);
+  if (addresses.empty()) throw MachineError("{}", problem);
+  return listen_on(addresses.front());
+}
+
 /// Appends a field: its length, then its bytes.
 void append(std::vector<char>& to, std::string_view field) {
   const auto length = static_cast<std::uint32_t>(field.size());
@@ -211,17 +219,23 @@ GlooMesh::~GlooMesh() { interrupt(); }
 
 void GlooMesh::make_transport(const GlooOptions& options) {
   try {
+    listen_at(options.address);  // and stops: listen() does so when all ranks are here
+  } catch (const std::exception& error) {
+    throw UserError(
+        "rank {} on host {} cannot listen at '{}', expected an address of this host that the other ranks reach; check "
+        "MASTER_ADDR: {}",
+        rank_, host_, options.address, error.what());
+  }
+  try {
     const SignalsBlocked blocked;  // inherited by the thread that Gloo starts
-    auto device = gloo::transport::tcp::CreateDevice(gloo::transport::tcp::attr(options.address.c_str()));
+    // Gloo opens ports at this address, which nobody needs because connections are adopted. No other host reaches them.
+    auto device = gloo::transport::tcp::CreateDevice(gloo::transport::tcp::attr("127.0.0.1"));
     auto transport = make_adopting_context(device, rank_, size_);
     transport->setTimeout(options.connect_timeout / 5);
     transport_ = std::make_shared<Transport>(std::move(transport), waiters_);
     context_ = std::make_shared<Context>(transport_, std::move(device), options.operation_timeout);
   } catch (const std::exception& error) {
-    throw UserError(
-        "rank {} on host {} cannot listen at '{}', expected an address of this host that the other ranks reach; check "
-        "MASTER_ADDR: {}",
-        rank_, host_, options.address, gloo_message(error));
+    throw MachineError("rank {} on host {} cannot start Gloo: {}", rank_, host_, gloo_message(error));
   }
 }
 
@@ -268,10 +282,7 @@ void GlooMesh::listen(const GlooOptions& options) {
     for (int rank = 0; rank < size_; ++rank) {
       if (rank != rank_) transport_->createPair(rank);
     }
-    std::string problem;
-    const std::vector<SocketAddress> own = resolve(options.address, 0, problem);
-    if (own.empty()) throw MachineError("{}", problem);
-    listener_ = listen_on(own.front());
+    listener_ = listen_at(options.address);
     ranks_[static_cast<std::size_t>(rank_)].address = own_address(listener_);
   } catch (const std::exception& error) {
     throw MachineError("rank {} on host {} cannot listen for the other ranks: {}", rank_, host_, gloo_message(error));

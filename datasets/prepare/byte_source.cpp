@@ -32,6 +32,7 @@ constexpr std::size_t kInputBuffer = std::size_t{1} << 18;
 constexpr std::uint64_t kXzMemoryLimit = std::uint64_t{1} << 30;
 // zstd --ultra -22 needs a window of 2^27 bytes, --long=30 one of 2^30.
 constexpr int kZstdWindowLog = 30;
+constexpr std::size_t kZstdHeader = 18;  // bytes that the header of a frame has at most (RFC 8878, 3.1.1)
 
 enum class Compression { none, gzip, xz, zstd };
 
@@ -85,6 +86,7 @@ struct ByteSource::State {
   lzma_stream xz = LZMA_STREAM_INIT;
   ZSTD_DStream* zstd = nullptr;
   bool member_open = false;  // inside a gzip member or a zstd frame
+  std::uint64_t frame_size = 0, frame_written = 0;  // of a zstd frame: the header's size, or unknown; written so far
   bool finished = false;     // the compressed data are complete
   bool checked = false;      // refuse_packed() has seen the first data
 
@@ -243,19 +245,27 @@ struct ByteSource::State {
 
   std::size_t read_zstd(unsigned char* destination, std::size_t capacity) {
     while (!finished) {
-      const bool more = begin < end || fill();
-      if (!more && !member_open) {
-        finished = true;
-        break;
+      if (!member_open) {
+        while (end - begin < kZstdHeader && fill()) {
+        }
+        finished = begin == end;
+        if (finished) break;
+        frame_size = ZSTD_getFrameContentSize(buffer.data() + begin, end - begin);
+        frame_written = 0;
       }
+      const bool more = begin < end || fill();
       ZSTD_inBuffer in{buffer.data() + begin, end - begin, 0};
       ZSTD_outBuffer out{destination, capacity, 0};
       const std::size_t status = ZSTD_decompressStream(zstd, &out, &in);
       begin += in.pos;
       if (ZSTD_isError(status) != 0) fail_zstd(status);
       member_open = status != 0;
+      frame_written += out.pos;
+      // libzstd checks the size only if the last block is not empty, or if the frame fits in one block of the reader.
+      const bool is_known = frame_size != ZSTD_CONTENTSIZE_UNKNOWN && frame_size != ZSTD_CONTENTSIZE_ERROR;
+      if (!member_open && is_known && frame_written != frame_size) fail_zstd_data();
       if (out.pos > 0) return out.pos;
-      if (!more)
+      if (!more && member_open)
         throw UserError("{}: the zstd data end unexpectedly; the file may be truncated; download or copy it again",
                         name);
     }
@@ -268,7 +278,11 @@ struct ByteSource::State {
     if (code == ZSTD_error_frameParameter_windowTooLarge)
       throw UserError("{}: decompression needs more than {} MiB of memory; compress the file again without --long",
                       name, 1 << (kZstdWindowLog - 20));
-    // libzstd's reason depends on the size of the reader's blocks.
+    fail_zstd_data();
+  }
+
+  // libzstd's reason depends on the size of the reader's blocks.
+  [[noreturn]] void fail_zstd_data() const {
     throw UserError("{}: the zstd data are damaged; download or copy it again", name);
   }
 

@@ -214,9 +214,8 @@ TEST_F(TokenStoreTest, DetectsFlippedBitsAndTruncation) {
   }
   std::string damaged = bytes;
   damaged[bytes.size() / 2] ^= 1;
-  // HDF5 1.10 and 1.14.
   EXPECT_THAT(message_of<UserError>([&] { everything(file("damaged.h5", damaged)); }),
-              ::testing::AnyOf(HasSubstr("Fletcher32"), HasSubstr("filter returned failure")));
+              HasSubstr("the checksum does not match: the data are damaged"));
 }
 
 TEST_F(TokenStoreTest, ReadsWideTokensInManyChunks) {

@@ -144,6 +144,18 @@ TEST_F(ByteSourceTest, FlippedBitsOfZstdNeverGiveOtherText) {
   EXPECT_THAT(message_of<UserError>([&] { read_all(file("a", whole + "garbage")); }), HasSubstr("zstd data"));
 }
 
+// libzstd accepts an empty last block whatever the header says, unless the frame fits in one block of the reader.
+TEST_F(ByteSourceTest, RejectsZstdOfAnotherSizeThanDeclared) {
+  const std::string empty_block("\1\0\0", 3);
+  const auto frame = [&](std::uint8_t size) { return std::string("\x28\xb5\x2f\xfd\x20") + char(size) + empty_block; };
+  for (const std::size_t block : {std::size_t{1}, std::size_t{4096}, std::size_t{1} << 20}) {
+    EXPECT_EQ(read_all(file("empty.zst", frame(0)), block), "");
+    for (const std::string& after : {std::string(), zstd("abc")})
+      EXPECT_THAT(message_of<UserError>([&] { read_all(file("forged.zst", frame(80) + after), block); }),
+                  HasSubstr("forged.zst: the zstd data are damaged"));
+  }
+}
+
 TEST_F(ByteSourceTest, RejectsUnsupportedInputs) {
   EXPECT_THAT(message_of<UserError>([&] { read_all(path("missing")); }),
               HasSubstr("missing: does not exist; expected a file"));
