@@ -117,7 +117,7 @@ void add_attend(Command program, int& /*status*/) {
   command.add_option("--input", attend_options.input, "HDF5 file with query, key and value")
       .required()
       .value_name("FILE");
-  command.add_option("--output", attend_options.output, "HDF5 file to write; replaced only when complete")
+  command.add_option("-o,--output", attend_options.output, "HDF5 file to write; replaced only when complete")
       .required()
       .value_name("FILE");
   command.add_option("--mechanism", attend_options.config.mechanism, mechanism_help())

@@ -150,16 +150,15 @@ std::int64_t rows_of_longest(const Settings& settings, const EvaluateArguments& 
   return std::max<std::int64_t>(1, settings.data.batch_size * settings.data.sequence_length / longest);
 }
 
-Findings measure(Model& model, const SplitData& on, const EvaluateArguments& options, const Bootstrap& bootstrap) {
+/// `file`: of the predictions, or null.
+Findings measure(Model& model, const SplitData& on, const EvaluateArguments& options, const Bootstrap& bootstrap,
+                 PredictionFile* file) {
   const Settings& settings = model.settings;
   Findings findings;
   if (options.by_position) require_causal(model, "--by-position");
-  std::optional<PredictionFile> file;
-  if (!options.predictions.empty()) {
-    refuse_replacing_inputs(files_of_run(options.run), options.predictions, "--predictions");
+  if (file != nullptr) {
     refuse_replacing_inputs({on.path()}, options.predictions, "--predictions");
-    refuse_replacing_data(options.predictions, "--predictions");
-    file.emplace(options.predictions, documents_of(model, on, options));
+    file->set_documents(documents_of(model, on, options));
   }
   if (!options.lengths.empty())
     findings.lengths = losses_by_length(model, *on.data, on.split, options.lengths, rows_of_longest(settings, options),
@@ -249,7 +248,12 @@ void run_suite(Model& model, const EvaluateArguments& options) {
 void run(const EvaluateArguments& options) {
   set_thread_count(static_cast<int>(options.threads));
   const std::filesystem::path path = checkpoint_of(options.run);
-  if (!options.predictions.empty()) AtomicFile(options.predictions).discard();  // a wrong path fails before the reading
+  std::optional<PredictionFile> file;  // from now on: a wrong path and a second writer fail before the reading
+  if (!options.predictions.empty()) {
+    refuse_replacing_inputs(files_of_run(options.run), options.predictions, "--predictions");
+    refuse_replacing_data(options.predictions, "--predictions");
+    file.emplace(options.predictions);
+  }
   const CheckpointReader checkpoint = CheckpointReader::open(path);
   Model model = load_model(checkpoint, device_from_name(options.device), weights_named(options.weights));
   const Settings& settings = model.settings;
@@ -266,7 +270,7 @@ void run(const EvaluateArguments& options) {
   const SplitData on = open_split(model, options, path.string());
   const std::optional<bool> changed =
       has_changed_since_training(checkpoint, settings.data, options.dataset, *on.data, on.split);
-  const Findings findings = measure(model, on, options, bootstrap);
+  const Findings findings = measure(model, on, options, bootstrap, file ? &*file : nullptr);
   const bool of_sets = settings.objective.learns_labels() && settings.objective.label_kind() == LabelKind::sets;
   warn_of_absent_labels(findings.measures, of_sets, options, on.path());
   if (options.json) {

@@ -192,12 +192,16 @@ int main(int argc, char** argv) {
     report_lost_messages(status);
     return status;
   }
-  // Results that were not written are an error. Those of training are files; sweep and bench lra check their tables.
+  // Results that were not written are an error, unless they are in a file, which a repetition of the command would
+  // refuse to replace. Those of training are files; sweep and bench lra check their tables.
   const int reason = std::fflush(stdout) != 0 ? errno : 0;  // 0: an earlier write failed, whose reason is lost
   if (reason != 0 || std::ferror(stdout)) {
-    const int failure =
-        report("cannot write to standard output" + (reason != 0 ? fmt::format(": {}", std::strerror(reason)) : ""), 1);
-    if (status == 0) status = failure;
+    const std::string failure =
+        "cannot write to standard output" + (reason != 0 ? fmt::format(": {}", std::strerror(reason)) : "");
+    if (status == 0 && furlong::is_output_complete())
+      furlong::log_warn("{}; the output file is complete", failure);
+    else
+      status = std::max(status, report(failure, 1));
   }
   report_lost_messages(status);
   return status;

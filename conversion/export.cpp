@@ -42,13 +42,18 @@ const char* foreign_dtype(const std::string& dtype) {
   return "F32";
 }
 
-/// Throws UserError if a finite value becomes infinite in the type.
+/// Throws UserError if a value is not finite, or becomes infinite in the type.
 void check_range(const std::string& name, const std::string& type, std::span<const float> values) {
+  for (const float value : values) {
+    if (!std::isfinite(value))
+      throw UserError("tensor {} contains {}; expected finite weights, so the checkpoint is not one to export", name,
+                      value);
+  }
   if (type != "F16" && type != "BF16") return;
   const bool half = type == "F16";
   for (const float value : values) {
     const float stored = half ? static_cast<float>(static_cast<_Float16>(value)) : static_cast<float>(bfloat16(value));
-    if (std::isfinite(value) && !std::isfinite(stored))
+    if (!std::isfinite(stored))
       throw UserError("tensor {}: found {}; expected values that {} can represent, so export with --dtype {}", name,
                       value, half ? "float16" : "bfloat16", half ? "bfloat16 or float32" : "float32");
   }

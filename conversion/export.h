@@ -35,7 +35,7 @@ struct ExportReport {
 /// imported softmax model, with dtype "original", reproduces its tensors bit for bit under their names. Any other model
 /// is written with its code in Python (transformers_model.h). Adapters (LoRA) are merged into the weights.
 ///
-/// Throws UserError if a value is finite and too large for the type in which it is stored. Throws UserError if the
+/// Throws UserError if a value is not finite, or too large for the type in which it is stored. Throws UserError if the
 /// directory holds a model and options.overwrite is false. With overwrite, removes files of the earlier model,
 /// recognized by their names, and no other files. Throws StoppedBySignal on the signals of StopRequests. After a throw
 /// an earlier model is complete, and a new directory is removed, unless the system fails to rename a written file.

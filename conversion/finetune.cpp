@@ -241,19 +241,26 @@ void prepare(const FinetunePlan& plan, TeacherSource& teacher, FinetuneRecord& r
   const fs::path& directory = plan.student.run_directory;
   const fs::path& source = plan.student.finetune.source;
   const std::string fingerprint = fingerprint_of_source(source);
-  check_source(record, source, fingerprint);
-  const bool holds_something = fs::exists(directory / "teacher.h5") || fs::exists(directory / "student.h5") ||
-                               std::any_of(plan.stages.begin(), plan.stages.end(), has_started);
-  if (record.source_fingerprint.empty() && holds_something)
-    throw UserError(
-        "{}: holds a run without a finetune.json, so its source is unknown; choose another --run-dir, or remove this "
-        "run",
-        directory.string());
+  const auto check_record = [&] {
+    check_source(record, source, fingerprint);
+    const bool holds_something = fs::exists(directory / "teacher.h5") || fs::exists(directory / "student.h5") ||
+                                 std::any_of(plan.stages.begin(), plan.stages.end(), has_started);
+    if (record.source_fingerprint.empty() && holds_something)
+      throw UserError(
+          "{}: holds a run without a finetune.json, so its source is unknown; choose another --run-dir, or remove this "
+          "run",
+          directory.string());
+  };
+  if (lock) check_record();
   check_data(plan, teacher, measures);
-  std::error_code failure;
-  fs::create_directories(directory, failure);
-  if (failure) throw_file_error(directory, "create the directory", failure.value());
-  if (!lock) lock.emplace(directory);
+  if (!lock) {
+    std::error_code failure;
+    fs::create_directories(directory, failure);
+    if (failure) throw_file_error(directory, "create the directory", failure.value());
+    lock.emplace(directory);
+    record = FinetuneRecord(directory);  // another process may have begun the run meanwhile
+    check_record();
+  }
   if (record.source_fingerprint.empty()) {
     record.source = source.string();
     record.source_fingerprint = fingerprint;

@@ -153,6 +153,7 @@ CheckpointOrigin::Tensor carried_tensor(const TensorFile& file, const ForeignTen
   }
   std::vector<float> values(static_cast<std::size_t>(tensor.shape.elements()));
   file.read(tensor.name, values);
+  check_finite(file, tensor.name, values);
   keep(values.data(), values.size() * sizeof(float));
   return kept;
 }

@@ -168,9 +168,8 @@ void add_prediction(Json& row, const Vocabulary& vocabulary, LabelKind kind, std
   add_class(row, labels, logits);
 }
 
-PredictionFile::PredictionFile(const std::filesystem::path& path, std::vector<std::uint64_t> documents)
+PredictionFile::PredictionFile(const std::filesystem::path& path)
     : rows_(writes_json_lines(path, "--predictions"), [this](std::string_view text) { file_.write(text); }),
-      documents_(std::move(documents)),
       file_(path) {}
 
 void PredictionFile::commit() {

@@ -56,9 +56,11 @@ void add_prediction(nlohmann::ordered_json& row, const Vocabulary& vocabulary, L
 /// A file of predictions, TSV with a header or JSON lines, as its extension says. It appears whole, by commit().
 class PredictionFile {
  public:
-  /// `documents`: the index in the dataset of each sample's document or pair, LabeledSource::documents(); not needed by
-  /// write_rows(). Throws UserError unless the extension is .tsv or .jsonl, and as AtomicFile.
-  explicit PredictionFile(const std::filesystem::path& path, std::vector<std::uint64_t> documents = {});
+  /// Throws UserError unless the extension is .tsv or .jsonl, and as AtomicFile.
+  explicit PredictionFile(const std::filesystem::path& path);
+  /// Sets the index in the dataset of each sample's document or pair (LabeledSource::documents()), before the first
+  /// line. write_rows() does not need it.
+  void set_documents(std::vector<std::uint64_t> documents) { documents_ = std::move(documents); }
 
   // Lines of samples start with sample and document, both from 1: the number in the split and in the dataset.
 

@@ -14,6 +14,7 @@
 #include <functional>
 #include <set>
 #include <string_view>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -221,6 +222,10 @@ void GlooMesh::make_transport(const GlooOptions& options) {
   try {
     listen_at(options.address);  // and stops: listen() does so when all ranks are here
   } catch (const std::exception& error) {
+    const auto* failure = dynamic_cast<const std::system_error*>(&error);
+    if (failure != nullptr && failure->code() != std::errc::address_not_available &&
+        failure->code() != std::errc::address_family_not_supported)
+      throw MachineError("rank {} on host {} cannot listen for the other ranks: {}", rank_, host_, error.what());
     throw UserError(
         "rank {} on host {} cannot listen at '{}', expected an address of this host that the other ranks reach; check "
         "MASTER_ADDR: {}",

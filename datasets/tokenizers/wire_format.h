@@ -17,6 +17,8 @@ class WireFields {
     if (rest_.empty()) return false;
     const std::uint64_t key = variable();
     field_ = key >> 3;
+    // Protocol buffers' parser ignores the upper half of a key, and would find another field.
+    if (key >> 32 != 0 || field_ == 0) fail();
     bytes_ = {};
     number_ = 0;
     switch (key & 7) {

@@ -209,6 +209,7 @@ void write_gradients(hdf5::File& file, const Leaves& leaves, const AttendTensors
 AttendReport attend(const AttendOptions& options) {
   check(options);
   hdf5::File::check_output_name(options.output);
+  AtomicFile place(options.output);  // before the reading: a wrong path and a second writer fail early
   const layers::MechanismInfo& mechanism = layers::mechanism_info(options.config.mechanism);
   AttendTensors tensors = read_attend_tensors(options.input.string(), options.config, options.dtype, options.gradients,
                                               options.projected_length, options.device);
@@ -231,7 +232,6 @@ AttendReport attend(const AttendOptions& options) {
   report.has_denominators = mechanism.has_features;
   if (mechanism.has_features) settle_random_projection(options, tensors, report);
 
-  AtomicFile place(options.output);  // created before the work, so that a wrong path fails early
   const Leaves leaves = leaves_of(tensors, options);
   BareAttention attention(config_of(options, tensors, report.features), leaves.tensors, options.dtype, options.device);
   const Tensor output = compute(options, attention, leaves, tensors.d_output, report);

@@ -238,7 +238,8 @@ RunFiles read_run(const std::filesystem::path& directory) {
   const bool is_saved = read_checkpoints(run);
   read_config(run);
   run.changed = std::filesystem::last_write_time(directory / "metrics.jsonl", code);
-  const bool recent = std::filesystem::file_time_type::clock::now() - run.changed < std::chrono::minutes(2);
+  const auto age = std::filesystem::file_time_type::clock::now() - run.changed;  // negative if a clock was set back
+  const bool recent = std::chrono::abs(age) < std::chrono::minutes(2);
   if (is_locked(directory) || (recent && is_marked(directory)))
     run.state = RunState::running;
   else if (is_saved && (run.stopped_early || (run.max_steps > 0 && run.step >= run.max_steps)))

@@ -9,6 +9,7 @@
 
 #include <cerrno>
 #include <chrono>
+#include <exception>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -222,10 +223,17 @@ void refuse_existing(const fs::path& output, bool overwrite) {
   if (!overwrite && fs::exists(output, ignored)) throw_taken(output);
 }
 
+int flush_descriptor(int descriptor) {
+  while (::fsync(descriptor) != 0) {
+    if (errno != EINTR) return errno;  // network file systems return it when a signal arrives
+  }
+  return 0;
+}
+
 void flush_directory(const fs::path& directory) {
   const int descriptor = ::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (descriptor < 0) throw_file_error(directory, "open the directory", errno);
-  const int error = ::fsync(descriptor) == 0 ? 0 : errno;
+  const int error = flush_descriptor(descriptor);
   ::close(descriptor);
   // Some network file systems cannot flush a folder and return EINVAL; they order renames themselves.
   if (error != 0 && error != EINVAL && error != ENOTSUP)
@@ -316,8 +324,8 @@ void AtomicFile::write_at(std::uint64_t offset, const void* data, std::size_t by
 
 void AtomicFile::flush() {
   require(descriptor_ >= 0, "{}: flushed after commit or a failure", path_.string());
-  if (::fsync(descriptor_) == 0) return;
-  const int error = errno;
+  const int error = flush_descriptor(descriptor_);
+  if (error == 0) return;
   discard();
   throw_file_error(path_, "write", error);
 }
@@ -325,22 +333,25 @@ void AtomicFile::flush() {
 void AtomicFile::commit() {
   require(descriptor_ >= 0, "{}: committed twice, or after a failure", path_.string());
   // fsync reports delayed write errors; the file must not be renamed after one.
-  int error = ::fsync(descriptor_) == 0 ? 0 : errno;
+  int error = flush_descriptor(descriptor_);
   if (error == 0) keep_mode();
-  // Rename while locked: otherwise another writer would treat the partial file as a killed writer's.
+  // Rename and flush while locked: otherwise another writer would treat the partial file as a killed writer's, or could
+  // replace the file before a failure removes it.
   if (error == 0) error = name_file(partial_, target_, overwrite_);
-  const bool is_new = error == 0 && !overwrite_;  // after a failure it would refuse the next try
-  if (::close(std::exchange(descriptor_, -1)) != 0 && error == 0) error = errno;
-  if (error != 0) ::unlink((is_new ? target_ : partial_).c_str());
+  const bool is_named = error == 0;
+  std::exception_ptr unflushed;
+  try {
+    if (is_named) flush_directory(folder_of(target_));
+  } catch (...) {
+    unflushed = std::current_exception();
+  }
+  if (is_named && unflushed && !overwrite_) ::unlink(target_.c_str());  // which would refuse the next try
+  if (!is_named) ::unlink(partial_.c_str());
+  ::close(std::exchange(descriptor_, -1));  // the data are on the disk
   detail::release_partial(std::exchange(slot_, -1));
+  if (unflushed) std::rethrow_exception(unflushed);
   if (error == EEXIST) throw_taken(path_);
   if (error != 0) throw_file_error(path_, "write", error);
-  try {
-    flush_directory(folder_of(target_));
-  } catch (...) {
-    if (is_new) ::unlink(target_.c_str());
-    throw;
-  }
 }
 
 void AtomicFile::commit_last() {

@@ -24,6 +24,9 @@ std::vector<std::filesystem::path> partial_files(const std::filesystem::path& pa
 /// UserError or MachineError if the folder cannot be read.
 void remove_abandoned_partial_files(const std::filesystem::path& folder);
 
+/// fsync(2), which signals do not interrupt. Returns 0, or the value of errno.
+int flush_descriptor(int descriptor);
+
 /// Makes earlier renames, creations and removals in `directory` durable across a power loss. Throws MachineError.
 void flush_directory(const std::filesystem::path& directory);
 
@@ -44,13 +47,11 @@ class FileInUse : public UserError {
 /// the partial file.
 /// One process at a time writes a file: on file systems with locks the constructor refuses a second writer, and removes
 /// what a killed writer has left; on others, and about another user's files that it may not open, it warns. A symbolic
-/// link is followed; only a regular file is
-/// replaced, and none without `overwrite`: the constructor and commit() then refuse an existing file. Throws UserError
-/// if the path is at fault: a missing folder, no permission, a folder, device or pipe of that name, a file that may not
-/// be replaced;
-/// FileInUse if there is another writer. Throws MachineError if the machine is: disk full, read-only file system, I/O
-/// error. After a throw the old file is unchanged and the partial file is removed; only if commit() cannot close the
-/// file or flush its folder, the new file may have replaced the old one.
+/// link is followed; only a regular file is replaced, and none without `overwrite`: the constructor and commit() then
+/// refuse an existing file. Throws UserError if the path is at fault: a missing folder, no permission, a folder, device
+/// or pipe of that name, a file that may not be replaced; FileInUse if there is another writer. Throws MachineError if
+/// the machine is: disk full, read-only file system, I/O error. After a throw the old file is unchanged and the partial
+/// file is removed; only if commit() cannot flush the folder, the new file may have replaced the old one.
 class AtomicFile {
  public:
   /// Creates the partial file with permissions 0666 less the umask, and none for others that the replaced file lacks.

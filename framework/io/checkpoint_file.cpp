@@ -131,9 +131,13 @@ struct CheckpointReader::State {
 };
 
 void CheckpointReader::State::fail(std::string_view what) {
-  const std::string reason = hdf5::detail::take_reason().text;
+  const hdf5::detail::Reason reason = hdf5::detail::take_reason();
   if (io.error() != 0) throw_file_error(path, "read", io.error());
-  throw UserError("{}: HDF5 cannot read {} ({}); use an earlier checkpoint", path.string(), what, reason);
+  // The checksum has matched: with more memory the file may be readable.
+  if (reason.is_memory)
+    throw UnusableFile("{}: HDF5 cannot read {} for lack of memory ({}); free memory, or raise its limit (ulimit -v)",
+                       path.string(), what, reason.text);
+  throw UserError("{}: HDF5 cannot read {} ({}); use an earlier checkpoint", path.string(), what, reason.text);
 }
 
 void CheckpointReader::State::refuse(const std::string& name, std::string_view what) {

@@ -93,7 +93,9 @@ std::int64_t Handle::release() noexcept {
 Reason take_reason() {
   Reason reason;
   const auto keep_innermost = [](unsigned position, const H5E_error2_t* error, void* data) -> herr_t {
-    if (position == 0 && error->desc != nullptr) static_cast<Reason*>(data)->text = error->desc;
+    auto* reason = static_cast<Reason*>(data);
+    if (position == 0 && error->desc != nullptr) reason->text = error->desc;
+    if (error->maj_num == H5E_RESOURCE && error->min_num == H5E_NOSPACE) reason->is_memory = true;
     return 0;
   };
   H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, keep_innermost, &reason);

@@ -25,6 +25,7 @@ class Lock {
 struct Reason {
   std::string text;
   int error_number = 0;
+  bool is_memory = false;  // HDF5 could not allocate
 };
 Reason take_reason();
 

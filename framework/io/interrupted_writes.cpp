@@ -40,12 +40,10 @@ void delay(int signal) {
   }
 }
 
-// Calls only async-signal-safe functions (signal-safety(7)).
-void remove_and_end(int signal) {
-  // Another signal, to another thread, waits for the end of the program.
-  static std::atomic_flag begun;
-  while (begun.test_and_set()) ::pause();
-  // A directory can be removed when it is empty.
+// The functions below call only async-signal-safe ones (signal-safety(7)).
+
+/// Removes the registered files, and directories when they are empty.
+void remove_partials() {
   for (bool removed = true; removed;) {
     removed = false;
     for (Slot& slot : slots) {
@@ -53,6 +51,13 @@ void remove_and_end(int signal) {
       if ((slot.is_directory ? ::rmdir(slot.path) : ::unlink(slot.path)) == 0) removed = true;
     }
   }
+}
+
+void remove_and_end(int signal) {
+  // Another signal, to another thread, waits for the end of the program.
+  static std::atomic_flag begun;
+  while (begun.test_and_set()) ::pause();
+  remove_partials();
   constexpr std::chrono::milliseconds patience{200};  // a paused reader does not keep the program running
   const bool complete = is_complete;
   std::string_view name;
@@ -68,12 +73,14 @@ void remove_and_end(int signal) {
     size += part.size();
   }
   write_patiently(STDERR_FILENO, {line.data(), size}, patience);
+  remove_partials();  // of other threads, which continue meanwhile
   ::_exit(complete ? 0 : 3);
 }
 
 /// While a file is written, the failed write is an error of its writer, which may ignore it: a lost line of progress.
 /// Otherwise the signal ends the program, as without a handler.
 void lose_reader(int signal) {
+  if (is_complete) return;
   for (const Slot& slot : slots) {
     if (slot.state.load(std::memory_order_acquire) == Slot::ready) return;
   }
@@ -112,6 +119,8 @@ void end_cleanly_on_signals() {
 }
 
 void output_is_complete() { is_complete = true; }
+
+bool is_output_complete() { return is_complete; }
 
 // A mask of this thread's signals is not enough: another thread would receive them.
 DelayedSignals::DelayedSignals() {

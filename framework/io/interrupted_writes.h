@@ -18,6 +18,7 @@ void end_cleanly_on_signals();
 /// complete, and a signal only cuts its report short. Call it where the output gets its name, while signals wait
 /// (DelayedSignals, StopRequests): otherwise one could end the program with status 3 and a complete output.
 void output_is_complete();
+bool is_output_complete();
 
 /// While this object exists, these signals wait, whichever thread receives them; the destructor delivers them. Create
 /// it from one thread at a time.

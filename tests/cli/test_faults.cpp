@@ -108,8 +108,12 @@ TEST_F(FaultsTest, RejectsSecondWriterBeforeReadingTheModel) {
        std::vector<std::vector<std::string>>{{"score", model, text, "-o", path("out.tsv")},
                                              {"embed", model, text, "-o", path("out.h5")},
                                              {"predict", model, text, "-o", path("out.jsonl")},
-                                             {"logits", model, text, "-o", path("out.h5")}}) {
+                                             {"logits", model, text, "-o", path("out.h5")},
+                                             {"attend", "--input", model, "--output", path("out.h5")},
+                                             {"report", model, "-o", path("out.html")},
+                                             {"evaluate", model, "--predictions", path("out.jsonl")}}) {
     const AtomicFile first(command.back());
+    SCOPED_TRACE(command.front());
     testing::expect_user_error(Program(folder_, command).wait(), {"another process is writing this file"});
   }
 }
@@ -285,6 +289,26 @@ TEST_F(FaultsTest, LostResultsOnStandardOutputAreErrors) {
   EXPECT_EQ(Program(folder_, finished_training, {.out = closed.descriptor()}).wait().status, 1);
 }
 
+// They are in the file, which the same command would refuse to replace.
+TEST_F(FaultsTest, LostReportOfACompleteFileIsAWarning) {
+  EXPECT_EQ(furlong(training()).status, 0);
+  const std::string text = file("input.txt", testing::synthetic_text(4000));
+  const FailingOutput closed(true), full(false);
+  for (const FailingOutput* output : {&closed, &full}) {
+    for (const std::vector<std::string>& command :
+         std::vector<std::vector<std::string>>{{"prepare", "text", text, "--output", path("out.h5")},
+                                               {"convert", path("run"), path("converted.h5")},
+                                               {"export", path("run"), path("model")}}) {
+      SCOPED_TRACE(command.front());
+      fs::remove_all(command.back());
+      const Finished found = Program(folder_, command, {.out = output->descriptor()}).wait();
+      EXPECT_EQ(found.status, 0) << found.err;
+      EXPECT_THAT(found.err, HasSubstr("; the output file is complete\n"));
+      EXPECT_TRUE(fs::exists(command.back()));
+    }
+  }
+}
+
 TEST_F(FaultsTest, ClosedStandardStreamsAreNotReused) {
   Program program(folder_, endless_training(), {.in = Streams::closed, .out = Streams::closed, .err = Streams::closed});
   program.wait_for_more(path("run/metrics.jsonl"), 2000);
@@ -314,6 +338,21 @@ TEST_F(FaultsTest, TrainingNoticesTextThatChangedInTheMiddle) {
   prepare();
   testing::expect_user_error(furlong(testing::with(arguments, {"--set", "trainer.max_steps=4"})),
                              {"was trained on other data"});
+}
+
+TEST_F(FaultsTest, TrainingNoticesMissingCheckpoints) {
+  const std::vector<std::string> arguments = testing::with(training(), {"--set", "checkpoint.every=10"});
+  EXPECT_EQ(furlong(arguments).status, 0);
+  fs::rename(path("run/checkpoints"), path("elsewhere"));
+  const std::string metrics = content(path("run/metrics.jsonl"));
+  testing::expect_user_error(furlong(arguments), {"contains no checkpoint, but metrics.jsonl has 40 steps",
+                                                  "move them back", "--resume never"});
+  EXPECT_EQ(content(path("run/metrics.jsonl")), metrics);
+  EXPECT_EQ(furlong(testing::with(arguments, {"--resume", "never"})).status, 0);
+  // A run may end while it saves its first checkpoint.
+  fs::remove_all(path("run/checkpoints"));
+  EXPECT_EQ(furlong(testing::with(arguments, {"--set", "checkpoint.every=21"})).status, 0);
+  expect_whole_metrics(40);
 }
 
 TEST_F(FaultsTest, RejectsPipeInPlaceOfMetrics) {

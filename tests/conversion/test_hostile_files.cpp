@@ -4,6 +4,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <limits>
+
 #include "conversion/export.h"
 #include "conversion/finetune_record.h"
 #include "conversion/import_model.h"
@@ -146,6 +148,24 @@ TEST_F(HostileFiles, EscapesTensorNamesInReports) {
   options.on_fault = [&](const TensorReport& found) { report = found.text(); };
   EXPECT_THAT(refused(written(tiny), options), HasSubstr("1 unexpected (more\\x1b[2J\\x0a [2])"));
   EXPECT_THAT(report, AllOf(HasSubstr("    more\\x1b[2J\\x0a [2]\n"), Not(HasSubstr("\x1b"))));
+}
+
+// Those that the model does not use: the export contains them, too.
+TEST_F(HostileFiles, RejectsCarriedTensorsThatAreNotFinite) {
+  TinyModel tiny = tiny_gpt2();
+  tiny.add("score.weight", {3, 8}, 1);
+  tiny.values.at("score.weight")[5] = std::numeric_limits<float>::quiet_NaN();
+  ImportOptions options;
+  options.allow_unexpected = true;
+  EXPECT_THAT(refused(written(tiny), options), HasSubstr("tensor score.weight contains nan"));
+  SourceModel model = open_source_model(written());
+  const float infinite = std::numeric_limits<float>::infinity();
+  const auto* bytes = reinterpret_cast<const std::byte*>(&infinite);
+  model.origin->carried.push_back({"score.weight", "float32", {1}, {bytes, bytes + sizeof infinite}});
+  write_model(model.model, model.origin, path("changed.h5"));
+  SourceModel changed = open_source_model(path("changed.h5"));
+  EXPECT_THAT(message_of<UserError>([&] { export_model(changed, path("out"), {}); }),
+              HasSubstr("tensor score.weight contains inf"));
 }
 
 }  // namespace

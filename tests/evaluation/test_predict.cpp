@@ -86,7 +86,8 @@ class PredictTest : public testing::WithTemporaryFolder {
     const std::vector<std::string>& labels = model.vocabulary.labels();
     std::vector<std::uint64_t> all(documents);
     for (std::size_t i = 0; i < documents; ++i) all[i] = i;
-    PredictionFile file(path("p.jsonl"), all);
+    PredictionFile file(path("p.jsonl"));
+    file.set_documents(all);
     if (kind == LabelKind::classes) {
       const auto source = evaluation_source(model.settings, model.vocabulary, data, Split::train, 32, 3);
       file.write_labels(predict_labels(model, *source, 3).classes, labels);

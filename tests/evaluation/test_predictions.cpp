@@ -99,7 +99,8 @@ TEST_F(PredictionsTest, FileHasALineForEachSample) {
   const ClassScores classes{3, {2, 0}, {0.25, 0.125, 0.625, 0.125, 0.5, 0.375}};
   const std::vector<std::string> labels{"no", "yes", "tab\t"};
   for (const std::string name : {"p.tsv", "p.jsonl"}) {
-    PredictionFile file(path(name), {4, 7});
+    PredictionFile file(path(name));
+    file.set_documents({4, 7});
     file.write_labels(classes, labels);
     EXPECT_FALSE(std::filesystem::exists(path(name))) << "appears with commit()";
     file.commit();
@@ -120,7 +121,8 @@ TEST_F(PredictionsTest, FileHasALineForEachSample) {
 TEST_F(PredictionsTest, FileHasTheNumbersOfTheDataset) {
   const std::vector<float> numbers{42.5F, 0, 60, 1, 60.1F, 0.001F, 16777215, 1e6F, 1e-40F, -1.17549435e-38F};
   for (const std::string name : {"n.tsv", "n.jsonl"}) {
-    PredictionFile file(path(name), {0, 2, 3, 4});
+    PredictionFile file(path(name));
+    file.set_documents({0, 2, 3, 4});
     file.write_numbers(std::vector<double>{41.25, -1, 1.0 / 3, 0.5, 1, 2, 3, 4}, numbers, {"tm", "activity"});
     file.commit();
   }
@@ -138,7 +140,8 @@ TEST_F(PredictionsTest, FileHasTheNumbersOfTheDataset) {
 TEST_F(PredictionsTest, FileHasSetsOfLabels) {
   const std::vector<double> logits{std::log(3), 0, -std::log(3), 1, 2, 3}, targets{1, 0, 0, 0, 0, 0};
   for (const std::string name : {"s.tsv", "s.jsonl"}) {
-    PredictionFile file(path(name), {0, 1});
+    PredictionFile file(path(name));
+    file.set_documents({0, 1});
     file.write_sets(logits, targets, {"a;b", "b", "c\t"});
     file.commit();
   }
@@ -162,7 +165,8 @@ TEST_F(PredictionsTest, FileHasLabelsOfTokens) {
   const std::vector<double> logits{9, 0, 0, third, 0, third, third, 0, 9, 0, 9, 0};
   const Vocabulary vocabulary = Vocabulary::bytes(true).with_labels({"H", "E"});
   for (const std::string name : {"t.tsv", "t.jsonl"}) {
-    PredictionFile file(path(name), {0, 1, 2, 3, 8, 9});
+    PredictionFile file(path(name));
+    file.set_documents({0, 1, 2, 3, 8, 9});
     file.write_token_labels(4, batch, logits, vocabulary);
     file.commit();
   }
@@ -184,7 +188,8 @@ TEST_F(PredictionsTest, PositionsCountLettersOfATokenizer) {
   const Vocabulary vocabulary =
       Vocabulary::of_tokenizer(load_tokenizer(testing::letters_tokenizer(path("letters")))).with_labels({"H", "E"});
   ASSERT_EQ(vocabulary.frame_front().size(), 1u);
-  PredictionFile file(path("t.tsv"), {0});
+  PredictionFile file(path("t.tsv"));
+    file.set_documents({0});
   file.write_token_labels(0, batch, std::vector<double>(8, 0.0), vocabulary);
   file.commit();
   EXPECT_EQ(lines_of(content(path("t.tsv"))).at(1), "1\t1\t1\tH\tH\t0.5\t0.5");

@@ -143,6 +143,20 @@ TEST_F(SentencePieceFile, WithADamagedMapIsRejected) {
   proto.normalization_map = damaged.bytes();
   EXPECT_THAT(testing::message_of<UserError>([&] { load_tokenizer(file("bad.model", proto.serialized())); }),
               ::testing::HasSubstr("its precompiled_charsmap is damaged"));
+  // The same fields, whose keys have bits that SentencePiece ignores.
+  const std::string map = damaged.bytes();
+  const auto field = [](std::uint64_t key, const std::string& content) {
+    std::string bytes;
+    for (std::uint64_t number : {key | std::uint64_t{1} << 32, std::uint64_t{content.size()}}) {
+      for (; number > 127; number >>= 7) bytes += static_cast<char>(number | 128);
+      bytes += static_cast<char>(number);
+    }
+    return bytes + content;
+  };
+  proto.normalization_map.clear();
+  const std::string hidden = proto.serialized() + field(3 << 3 | 2, field(2 << 3 | 2, map));
+  EXPECT_THAT(testing::message_of<UserError>([&] { load_tokenizer(file("hidden.model", hidden)); }),
+              ::testing::HasSubstr("a field is damaged"));
   Map long_text;
   long_text.texts = std::string(65, 'b') + std::string(1, '\0');
   proto.normalization_map = long_text.bytes();

@@ -111,6 +111,9 @@ TEST_F(ReportTest, RunWithMarkedLockAndRecentMetricsIsRunning) {
   std::filesystem::last_write_time(run / "metrics.jsonl",
                                    std::filesystem::file_time_type::clock::now() - std::chrono::minutes(3));
   EXPECT_EQ(read_run(run).state, RunState::stopped) << "no metrics for three minutes";
+  std::filesystem::last_write_time(run / "metrics.jsonl",
+                                   std::filesystem::file_time_type::clock::now() + std::chrono::hours(1));
+  EXPECT_EQ(read_run(run).state, RunState::stopped) << "the clock was set back";
   std::filesystem::last_write_time(run / "metrics.jsonl", std::filesystem::file_time_type::clock::now());
   write_file_atomically(run / ".lock", "");
   EXPECT_EQ(read_run(run).state, RunState::stopped) << "ended in order";

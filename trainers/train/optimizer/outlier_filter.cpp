@@ -1,8 +1,11 @@
 #include "trainers/train/optimizer/outlier_filter.h"
 
 #include <algorithm>
+#include <cmath>
 #include <span>
 #include <vector>
+
+#include "framework/core/error.h"
 
 namespace furlong {
 namespace {
@@ -35,8 +38,14 @@ void OutlierFilter::save(CheckpointSink& file) const {
 }
 
 void OutlierFilter::load(const CheckpointReader& checkpoint) {
-  std::vector<double> norms(checkpoint.info("recent_gradient_norms").bytes / sizeof(double));
-  checkpoint.read("recent_gradient_norms", norms.data(), norms.size() * sizeof(double));
+  const char* name = "recent_gradient_norms";
+  const TensorInfo& info = checkpoint.info(name);
+  std::vector<double> norms(std::min(info.bytes / sizeof(double), window + 1));
+  const bool fits = info.dtype == "float64" && info.shape.size() == 1 && norms.size() <= window;
+  if (fits) checkpoint.read(name, norms.data(), norms.size() * sizeof(double));
+  if (!fits || !std::all_of(norms.begin(), norms.end(), [](double norm) { return std::isfinite(norm) && norm >= 0; }))
+    throw UserError("{}: '{}' is not what Furlong saves: up to {} finite norms in float64; use an earlier checkpoint",
+                    checkpoint.path().string(), name, window);
   recent_norms_.assign(norms.begin(), norms.end());
 }
 

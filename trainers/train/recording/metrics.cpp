@@ -187,7 +187,8 @@ void MetricsWriter::write(const MetricsRecord& record) {
 }
 
 void MetricsWriter::flush() {
-  if (::fdatasync(descriptor_) != 0 && errno != EINVAL) throw_file_error(path_, "flush", errno);
+  const int error = flush_descriptor(descriptor_);
+  if (error != 0 && error != EINVAL) throw_file_error(path_, "flush", error);
 }
 
 std::int64_t cut_back(const fs::path& path, std::int64_t step) {
@@ -219,6 +220,14 @@ std::int64_t cut_back(const fs::path& path, std::int64_t step) {
   out.write(kept);
   out.commit();
   return removed;
+}
+
+std::int64_t last_step(const fs::path& path) {
+  std::int64_t last = 0;
+  if (!is_readable(path)) return last;
+  std::ifstream in(path, std::ios::binary);
+  for (std::string line; std::getline(in, line);) last = std::max(last, step_of(line).value_or(0));
+  return last;
 }
 
 double training_seconds(const fs::path& path, std::int64_t step) {

@@ -55,6 +55,9 @@ class MetricsWriter {
 /// Returns the number of removed lines. No MetricsWriter may have the file open.
 std::int64_t cut_back(const std::filesystem::path& path, std::int64_t step);
 
+/// Returns the largest step in a metrics.jsonl; 0 if there is none, or no file.
+std::int64_t last_step(const std::filesystem::path& path);
+
 /// Returns the time of the training steps up to `step` in seconds, computed from the lines of a metrics.jsonl: tokens
 /// divided by their rate. It therefore includes the parts before an interruption. Returns 0 if the file does not exist.
 double training_seconds(const std::filesystem::path& path, std::int64_t step);

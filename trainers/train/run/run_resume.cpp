@@ -96,6 +96,17 @@ TrainOptions::Resume present_choice(const TrainOptions& options, const RunDirect
   return Resume::automatic;
 }
 
+/// Throws UserError if the metrics have steps that must have been saved: two intervals, because a run can end while it
+/// saves the first checkpoint.
+void check_nothing_is_lost(const RunDirectory& directory, const Settings& settings) {
+  const std::int64_t steps = last_step(directory.metrics());
+  if (settings.checkpoint.every == 0 || steps < 2 * settings.checkpoint.every) return;
+  throw UserError(
+      "{}: contains no checkpoint, but {} has {} steps; if the checkpoints are elsewhere, move them back; to start "
+      "from step 0, remove the run, or use furlong train --resume never",
+      directory.checkpoints().string(), directory.metrics().filename().string(), steps);
+}
+
 /// Returns the checkpoint to resume from. Rank 0 selects it, as `choice` says; the other ranks open the same file.
 /// Removes nothing.
 std::optional<fs::path> where_to_resume(TrainOptions::Resume choice, const TrainOptions& options,
@@ -113,6 +124,7 @@ std::optional<fs::path> where_to_resume(TrainOptions::Resume choice, const Train
         break;
       case TrainOptions::Resume::automatic:
         from = checkpoints->newest_complete();
+        if (!from) check_nothing_is_lost(directory, settings);
         break;
     }
   }

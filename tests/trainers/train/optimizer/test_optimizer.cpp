@@ -1,9 +1,12 @@
 #include "trainers/train/optimizer/optimizer.h"
 
-#include <gtest/gtest.h>
+#include <gmock/gmock.h>
 
 #include <cmath>
+#include <span>
 
+#include "framework/io/checkpoint_file.h"
+#include "tests/temporary_folder.h"
 #include "trainers/train/optimizer/outlier_filter.h"
 
 namespace furlong {
@@ -258,6 +261,27 @@ TEST(OutlierFilter, ThresholdIsAMultipleOfTheMedian) {
   EXPECT_EQ(filter.threshold(), 10) << "of the last 64";
   filter.forget();
   EXPECT_EQ(filter.threshold(), 0);
+}
+
+class OutlierFilterFile : public testing::WithTemporaryFolder {};
+
+TEST_F(OutlierFilterFile, RejectsWhatItDoesNotSave) {
+  const auto load = [&](const char* dtype, const std::vector<double>& norms) {
+    CheckpointWriter writer(path("norms.h5"));
+    const std::int64_t count = static_cast<std::int64_t>(norms.size());
+    writer.tensor("recent_gradient_norms", dtype, std::span(&count, 1), norms.data());
+    writer.finish();
+    OutlierFilter filter(2);
+    filter.load(CheckpointReader::open(path("norms.h5")));
+    return filter.threshold();
+  };
+  EXPECT_EQ(load("float64", {}), 0);
+  EXPECT_EQ(load("float64", std::vector<double>(64, 3)), 6);
+  EXPECT_THROW(load("int64", std::vector<double>(64, 3)), UserError);
+  EXPECT_THROW(load("float64", std::vector<double>(65, 3)), UserError);
+  for (const double value : {std::nan(""), HUGE_VAL, -1.0})
+    EXPECT_THAT(testing::message_of<UserError>([&] { load("float64", {1, value}); }),
+                ::testing::HasSubstr("recent_gradient_norms"));
 }
 
 }  // namespace

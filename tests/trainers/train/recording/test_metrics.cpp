@@ -109,11 +109,14 @@ TEST_F(MetricsTest, CutBackPreservesBytesOfKeptLines) {
       }
     }
   }
+  EXPECT_EQ(last_step(path_), 10);
   EXPECT_EQ(cut_back(path_, 6), 5);  // steps 7, 8, 9, 10 and the validation of 9
   EXPECT_EQ(content(path_), expected);
   EXPECT_EQ(cut_back(path_, 6), 0);
   EXPECT_EQ(content(path_), expected);
+  EXPECT_EQ(last_step(path_), 6);
   EXPECT_EQ(cut_back(folder_ / "missing.jsonl", 3), 0);
+  EXPECT_EQ(last_step(folder_ / "missing.jsonl"), 0);
   EXPECT_FALSE(fs::exists(folder_ / "missing.jsonl"));
   EXPECT_EQ(cut_back(path_, -1), 8);
   EXPECT_EQ(content(path_), "");
