@@ -189,7 +189,7 @@ TEST_F(PredictionsTest, PositionsCountLettersOfATokenizer) {
       Vocabulary::of_tokenizer(load_tokenizer(testing::letters_tokenizer(path("letters")))).with_labels({"H", "E"});
   ASSERT_EQ(vocabulary.frame_front().size(), 1u);
   PredictionFile file(path("t.tsv"));
-    file.set_documents({0});
+  file.set_documents({0});
   file.write_token_labels(0, batch, std::vector<double>(8, 0.0), vocabulary);
   file.commit();
   EXPECT_EQ(lines_of(content(path("t.tsv"))).at(1), "1\t1\t1\tH\tH\t0.5\t0.5");

@@ -280,7 +280,9 @@ TEST_F(OutlierFilterFile, RejectsWhatItDoesNotSave) {
   EXPECT_THROW(load("int64", std::vector<double>(64, 3)), UserError);
   EXPECT_THROW(load("float64", std::vector<double>(65, 3)), UserError);
   for (const double value : {std::nan(""), HUGE_VAL, -1.0})
-    EXPECT_THAT(testing::message_of<UserError>([&] { load("float64", {1, value}); }),
+    EXPECT_THAT(testing::message_of<UserError>([&] {
+                  load("float64", {1, value});
+                }),
                 ::testing::HasSubstr("recent_gradient_norms"));
 }
 
