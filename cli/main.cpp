@@ -51,6 +51,12 @@ bool is_other_launched_rank() {
   return std::getenv("FURLONG_LAUNCHER") && rank && std::string_view(rank) != "0";
 }
 
+/// `error`: a value of errno; 0: unknown.
+std::string lost_output(int error) {
+  return fmt::format("cannot write to standard output{}{}", error != 0 ? fmt::format(": {}", std::strerror(error)) : "",
+                     furlong::is_output_complete() ? "; the output is complete" : "");
+}
+
 /// Reports the exception that is being handled, and translates exceptions of libraries. Returns the exit status.
 int report_exception() {
   constexpr const char* no_memory = "out of memory; free memory, raise the limit (ulimit -v), or choose smaller sizes";
@@ -66,6 +72,7 @@ int report_exception() {
     return report(error);
   } catch (const std::system_error& error) {
     const int code = error.code().value();
+    if (std::ferror(stdout)) return report(lost_output(code), 1);  // fmt::print throws
     if (code != EAGAIN && code != ENOMEM && code != EMFILE && code != ENFILE) return report(error.what(), 1);
     return report(fmt::format("the system denies a thread or another resource: {}; free resources, or raise the limits "
                               "(ulimit -u, -v, -n)",
@@ -192,17 +199,9 @@ int main(int argc, char** argv) {
     report_lost_messages(status);
     return status;
   }
-  // Results that were not written are an error, unless they are in a file, which a repetition of the command would
-  // refuse to replace. Those of training are files; sweep and bench lra check their tables.
+  // Results that were not written are an error. Those of training are files; sweep and bench lra check their tables.
   const int reason = std::fflush(stdout) != 0 ? errno : 0;  // 0: an earlier write failed, whose reason is lost
-  if (reason != 0 || std::ferror(stdout)) {
-    const std::string failure =
-        "cannot write to standard output" + (reason != 0 ? fmt::format(": {}", std::strerror(reason)) : "");
-    if (status == 0 && furlong::is_output_complete())
-      furlong::log_warn("{}; the output file is complete", failure);
-    else
-      status = std::max(status, report(failure, 1));
-  }
+  if (reason != 0 || std::ferror(stdout)) status = std::max(status, report(lost_output(reason), 1));
   report_lost_messages(status);
   return status;
 }

@@ -291,6 +291,14 @@ void AtomicFile::keep_mode() const {
   [[maybe_unused]] const int failure = ::fchmod(descriptor_, earlier.st_mode & 0777);
 }
 
+/// Whether `path` is the file that this object writes, and not one that replaced it.
+bool AtomicFile::is_written_file(const fs::path& path) const {
+  struct stat own {
+  }, other{};
+  return ::fstat(descriptor_, &own) == 0 && ::stat(path.c_str(), &other) == 0 && own.st_dev == other.st_dev &&
+         own.st_ino == other.st_ino;
+}
+
 AtomicFile::~AtomicFile() { discard(); }
 
 void AtomicFile::discard() noexcept {
@@ -335,8 +343,7 @@ void AtomicFile::commit() {
   // fsync reports delayed write errors; the file must not be renamed after one.
   int error = flush_descriptor(descriptor_);
   if (error == 0) keep_mode();
-  // Rename and flush while locked: otherwise another writer would treat the partial file as a killed writer's, or could
-  // replace the file before a failure removes it.
+  // Rename while locked: otherwise another writer would treat the partial file as a killed writer's.
   if (error == 0) error = name_file(partial_, target_, overwrite_);
   const bool is_named = error == 0;
   std::exception_ptr unflushed;
@@ -345,7 +352,7 @@ void AtomicFile::commit() {
   } catch (...) {
     unflushed = std::current_exception();
   }
-  if (is_named && unflushed && !overwrite_) ::unlink(target_.c_str());  // which would refuse the next try
+  if (unflushed && !overwrite_ && is_written_file(target_)) ::unlink(target_.c_str());  // it would refuse the next try
   if (!is_named) ::unlink(partial_.c_str());
   ::close(std::exchange(descriptor_, -1));  // the data are on the disk
   detail::release_partial(std::exchange(slot_, -1));

@@ -85,6 +85,7 @@ class AtomicFile {
   bool create_partial();
   mode_t mode_of_partial() const;
   void keep_mode() const;
+  bool is_written_file(const std::filesystem::path& path) const;
 
   std::filesystem::path path_;     // as given
   std::filesystem::path target_;   // symbolic links resolved

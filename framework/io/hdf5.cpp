@@ -106,9 +106,9 @@ Reason take_reason() {
     reason.error_number = std::atoi(reason.text.c_str() + position + 8);
     if (reason.error_number != 0) reason.text = std::strerror(reason.error_number);
   }
-  // The words of HDF5 1.10 and 1.14.
-  if (reason.text.find("Fletcher32") != std::string::npos || reason.text.starts_with("filter returned failure"))
-    reason.text = "the checksum does not match: the data are damaged";
+  // The words of HDF5 1.10 and 1.14, which says no more.
+  if (reason.text.find("Fletcher32") != std::string::npos || reason.text == "filter returned failure during read")
+    reason.text = "a checksum does not match, or a filter fails: the data are damaged";
   std::replace(reason.text.begin(), reason.text.end(), '\n', ' ');
   if (reason.text.empty()) reason.text = "HDF5 gives no reason";
   return reason;

@@ -215,7 +215,7 @@ TEST_F(TokenStoreTest, DetectsFlippedBitsAndTruncation) {
   std::string damaged = bytes;
   damaged[bytes.size() / 2] ^= 1;
   EXPECT_THAT(message_of<UserError>([&] { everything(file("damaged.h5", damaged)); }),
-              HasSubstr("the checksum does not match: the data are damaged"));
+              HasSubstr("a checksum does not match, or a filter fails: the data are damaged"));
 }
 
 TEST_F(TokenStoreTest, ReadsWideTokensInManyChunks) {

@@ -140,9 +140,9 @@ std::optional<fs::path> newest_complete_of(const fs::path& folder, const Candida
   }
   if (candidates.empty() || wrongly_recorded) return wrongly_recorded;
   throw DamagedCheckpoints(
-      "{}: none of the {} checkpoints here is intact ({}); to start from step 0, remove the run, or use furlong "
-      "train --resume never",
-      folder.string(), candidates.size(), newest_reason);
+      "{}: none of the {} checkpoints here is intact ({}); to start from step 0, remove {}, or use furlong train "
+      "--resume never",
+      folder.string(), candidates.size(), newest_reason, folder.parent_path().string());
 }
 
 }  // namespace

@@ -25,11 +25,18 @@
 
 // Override the C library's functions, to simulate faults and network file systems.
 static bool directories_flush = true, link_is_repeated = false;
-static std::function<void()> before_lock;  // of a file; called once
+static std::function<void()> before_lock, before_failure;  // of a file's lock, a folder's flush; called once
+static int interrupted_flushes = 0;
 extern "C" int fsync(int descriptor) {
+  if (interrupted_flushes > 0) {
+    --interrupted_flushes;
+    errno = EINTR;
+    return -1;
+  }
   struct stat status {};
   if (directories_flush || fstat(descriptor, &status) != 0 || !S_ISDIR(status.st_mode))
     return static_cast<int>(syscall(SYS_fsync, descriptor));
+  if (before_failure) std::exchange(before_failure, nullptr)();
   errno = EIO;
   return -1;
 }
@@ -81,6 +88,19 @@ TEST_F(AtomicFileTest, FileAppearsOnlyAtCommit) {
   file.commit();
   EXPECT_EQ(content(path), "one two");
   EXPECT_TRUE(partial_files(path).empty());
+}
+
+// Network file systems return EINTR.
+TEST_F(AtomicFileTest, SignalsDoNotInterruptFlushes) {
+  const fs::path path = folder_ / "out.txt";
+  AtomicFile file(path, false);
+  file.write("whole");
+  interrupted_flushes = 3;
+  file.flush();
+  interrupted_flushes = 3;
+  file.commit();
+  EXPECT_EQ(interrupted_flushes, 0);
+  EXPECT_EQ(content(path), "whole");
 }
 
 TEST_F(AtomicFileTest, OldFileStaysWithoutCommit) {
@@ -268,6 +288,17 @@ TEST_F(AtomicFileTest, NewFileDoesNotSurviveAFailedCommit) {
     directories_flush = true;
     EXPECT_EQ(fs::exists(folder_ / "out.txt"), overwrite);
   }
+  // Another process has replaced it meanwhile.
+  fs::remove(folder_ / "out.txt");
+  AtomicFile file(folder_ / "out.txt", false);
+  before_failure = [&] {
+    std::ofstream(folder_ / "theirs.txt") << "theirs";
+    fs::rename(folder_ / "theirs.txt", folder_ / "out.txt");
+  };
+  directories_flush = false;
+  EXPECT_THROW(file.commit(), MachineError);
+  directories_flush = true;
+  EXPECT_EQ(content(folder_ / "out.txt"), "theirs");
 }
 
 TEST_F(AtomicFileTest, LeavesUnrelatedFilesAlone) {

@@ -41,7 +41,7 @@ class MetricsWriter {
 
   /// Appends one line. If the disk is full, restores the file to its state before the call and throws MachineError.
   void write(const MetricsRecord& record);
-  /// Blocks until all lines are on disk (fdatasync). Throws MachineError if that fails. Call it before a checkpoint is
+  /// Blocks until all lines are on disk (fsync). Throws MachineError if that fails. Call it before a checkpoint is
   /// committed, so that a power loss cannot lose lines up to its step.
   void flush();
 

@@ -96,15 +96,25 @@ TrainOptions::Resume present_choice(const TrainOptions& options, const RunDirect
   return Resume::automatic;
 }
 
-/// Throws UserError if the metrics have steps that must have been saved: two intervals, because a run can end while it
-/// saves the first checkpoint.
+/// Returns checkpoint.every of the earlier training in the directory, or of this one if it has no readable config.
+std::int64_t earlier_interval(const RunDirectory& directory, const Settings& settings) {
+  const fs::path config = directory.path() / "config.yaml";
+  try {
+    return from_checkpoint_text(read_text_file(config, 1 << 20), config.string()).settings.checkpoint.every;
+  } catch (const Error&) {
+    return settings.checkpoint.every;
+  }
+}
+
+/// Throws UserError if the metrics have steps that must have been saved: more than two intervals, because the run waits
+/// there until the first checkpoint is written.
 void check_nothing_is_lost(const RunDirectory& directory, const Settings& settings) {
-  const std::int64_t steps = last_step(directory.metrics());
-  if (settings.checkpoint.every == 0 || steps < 2 * settings.checkpoint.every) return;
+  const std::int64_t steps = last_step(directory.metrics()), every = earlier_interval(directory, settings);
+  if (every == 0 || steps <= 2 * every) return;
   throw UserError(
       "{}: contains no checkpoint, but {} has {} steps; if the checkpoints are elsewhere, move them back; to start "
-      "from step 0, remove the run, or use furlong train --resume never",
-      directory.checkpoints().string(), directory.metrics().filename().string(), steps);
+      "from step 0, remove {}, or use furlong train --resume never",
+      directory.checkpoints().string(), directory.metrics().filename().string(), steps, directory.path().string());
 }
 
 /// Returns the checkpoint to resume from. Rank 0 selects it, as `choice` says; the other ranks open the same file.
