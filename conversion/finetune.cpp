@@ -319,7 +319,7 @@ void check_stage(const FinetuneStage& stage, const FinetuneRecord& record, bool 
   const Settings& settings = stage.settings.settings;
   const std::string directory = settings.run_directory.string();
   const CheckpointReader newest = CheckpointReader::open(newest_checkpoint_of(settings.run_directory));
-  const Settings before = from_yaml_text(newest.text("config"), newest.path().string() + " (config)").settings;
+  const Settings before = from_checkpoint_text(newest.text("config"), newest.path().string() + " (config)").settings;
   if (const auto difference = model_difference(before, settings))
     throw UserError("{}: this stage was trained with another model: {}; choose another --run-dir, or remove this run",
                     directory, *difference);

@@ -1,5 +1,6 @@
 // State dicts written by torch.save: a pickle of tensors, each a view of a storage.
 #include <cstring>
+#include <set>
 
 #include "formats/pytorch_storage.h"
 #include "formats/shards.h"
@@ -72,6 +73,7 @@ class PytorchFile final : public foreign::TensorTable<TensorFile, View> {
       found.push_back(tensor_of(pickle, name.text, pickle[tensor.items[0]]));
     }
     storages_.locate();
+    check_sharing(found);
     set_tensors(std::move(found));
   }
 
@@ -86,6 +88,23 @@ class PytorchFile final : public foreign::TensorTable<TensorFile, View> {
   }
 
  private:
+  /// Tensors may share elements, as tied weights and masks do; otherwise a small file could describe any memory.
+  void check_sharing(const std::vector<std::pair<ForeignTensor, View>>& found) const {
+    constexpr std::int64_t most_times = 4, always = std::int64_t{1} << 26;
+    std::set<std::size_t> used;
+    for (const auto& [tensor, view] : found) used.insert(view.storage);
+    std::int64_t limit = always;
+    for (const std::size_t storage : used) limit += most_times * storages_[storage].n_elements;
+    for (const auto& [tensor, view] : found) {
+      limit -= tensor.shape.elements();
+      if (limit < 0)
+        throw UserError(
+            "{}: damaged: its tensors have more elements than {} times those of its storages; download or copy it "
+            "again",
+            path(), most_times);
+    }
+  }
+
   /// _rebuild_tensor_v2(storage, offset, size, stride, requires_grad, backward_hooks[, metadata])
   std::pair<ForeignTensor, View> tensor_of(const Pickle& pickle, const std::string& name,
                                            const PickleValue& arguments) {

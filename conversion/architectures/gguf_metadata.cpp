@@ -19,6 +19,9 @@ double as_written(double value) { return std::stod(fmt::format("{}", static_cast
 /// recognized.
 nlohmann::ordered_json llama3_scaling(const GgufFile& file, const ForeignTensor& tensor, std::int64_t d_head,
                                       double base) {
+  if (d_head % 2 != 0 || tensor.shape.elements() != d_head / 2)
+    throw UserError("{}: tensor {} has {} elements; expected {}, half the head width", file.path(), tensor.name,
+                    tensor.shape.elements(), d_head / 2);
   std::vector<float> divisors(static_cast<std::size_t>(tensor.shape.elements()));
   file.read(tensor.name, divisors);
   const std::vector<double> plain = ops::rotary_frequencies(d_head, base, {});
@@ -28,7 +31,7 @@ nlohmann::ordered_json llama3_scaling(const GgufFile& file, const ForeignTensor&
     scaling.factor = factor;
     scaling.original_length = 8192;
     const std::vector<double> scaled = ops::rotary_frequencies(d_head, base, scaling);
-    bool same = divisors.size() == scaled.size();
+    bool same = true;
     for (std::size_t i = 0; same && i < scaled.size(); ++i)
       same = std::abs(static_cast<double>(divisors[i]) * scaled[i] / plain[i] - 1) < 1e-3;
     if (same) {
@@ -123,7 +126,9 @@ std::int64_t head_width(const GgufFile& file) {
   const std::int64_t d = file.integer(width_key), heads = file.integer(heads_key);
   if (heads < 1 || d < 1)
     throw UserError("{}: {} {} and {} {}: expected both to be at least 1", file.path(), heads_key, heads, width_key, d);
-  const std::int64_t d_head = file.integer(key_of(file, "attention.key_length"), d / heads);
+  const std::string key_length = key_of(file, "attention.key_length");
+  const std::int64_t d_head = file.integer(key_length, d / heads);
+  if (d_head < 1) throw UserError("{}: {}: found {}; expected at least 1", file.path(), key_length, d_head);
   for (const char* name : {"rope.dimension_count", "attention.value_length"}) {
     const std::string key = key_of(file, name);
     if (file.integer(key, d_head) != d_head)

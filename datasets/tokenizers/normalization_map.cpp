@@ -1,10 +1,9 @@
 #include "datasets/tokenizers/normalization_map.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "datasets/tokenizers/unicode.h"
-#include "datasets/tokenizers/wire_format.h"
-#include "framework/core/error.h"
 
 namespace furlong {
 
@@ -50,6 +49,44 @@ bool NormalizationMap::has_text_of_more_than(std::size_t bytes) const {
   return !walk([&](std::size_t value) { return ::strnlen(texts_.c_str() + value, bytes + 1) <= bytes; });
 }
 
+bool NormalizationMap::may_match_more_than(std::size_t entries) const {
+  enum State : std::uint8_t { unseen, open, done };
+  struct Step {
+    std::size_t node;
+    std::uint32_t byte;  // the next child
+  };
+  std::vector<State> states(units_.size(), unseen);
+  std::vector<std::size_t> most(units_.size(), 0);  // entries on a path from the node
+  std::vector<Step> path{{offset(units_[0]), 0}};
+  states[path.back().node] = open;
+  while (!path.empty()) {
+    Step& step = path.back();
+    const std::size_t node = step.node;
+    if (step.byte == 256) {
+      states[node] = done;
+      path.pop_back();
+      continue;
+    }
+    const std::size_t child = node ^ step.byte;
+    const std::uint32_t unit = units_[child];
+    const std::size_t next = child ^ offset(unit);
+    const bool is_empty = next == node && !has_leaf(unit);  // an unused unit, which reads as a NUL
+    if ((unit & 0x800000FF) != step.byte || is_empty) {
+      ++step.byte;
+    } else if (states[next] == open) {
+      return true;
+    } else if (states[next] == unseen) {
+      states[next] = open;
+      path.push_back({next, 0});
+    } else {
+      most[node] = std::max(most[node], most[next] + (has_leaf(unit) ? 1 : 0));
+      if (most[node] > entries) return true;
+      ++step.byte;
+    }
+  }
+  return false;
+}
+
 std::optional<NormalizationMap> NormalizationMap::parse(std::string_view map) {
   std::uint32_t trie_bytes = 0;
   if (map.size() <= sizeof(trie_bytes)) return std::nullopt;
@@ -74,25 +111,6 @@ std::optional<std::string_view> NormalizationMap::find(std::string_view text) co
     if (has_leaf(unit)) return texts_.c_str() + value_at(node);
   }
   return std::nullopt;
-}
-
-void check_normalization_maps(std::string_view model, std::string_view origin) {
-  // As text may grow elsewhere (text_growth.h). SentencePiece itself has no limit, and its own maps need 33 bytes.
-  constexpr std::size_t max_replacement_bytes = 64;
-  constexpr std::uint64_t normalizer_spec = 3, denormalizer_spec = 5, precompiled_charsmap = 2;
-  for (WireFields fields(model, origin); fields.next();) {
-    if (fields.field() != normalizer_spec && fields.field() != denormalizer_spec) continue;
-    for (WireFields inner(fields.bytes(), origin); inner.next();) {
-      if (inner.field() != precompiled_charsmap || inner.bytes().empty()) continue;
-      const auto map = NormalizationMap::parse(inner.bytes());
-      if (!map)
-        throw UserError(
-            "{}: not a SentencePiece model (its precompiled_charsmap is damaged); download or copy it again", origin);
-      if (map->has_text_of_more_than(max_replacement_bytes))
-        throw UserError("{}: its precompiled_charsmap replaces a character by more than {} bytes", origin,
-                        max_replacement_bytes);
-    }
-  }
 }
 
 }  // namespace furlong

@@ -20,6 +20,8 @@ class NormalizationMap {
   /// Whether all texts are valid UTF-8 from their first byte on.
   bool is_utf8() const;
   bool has_text_of_more_than(std::size_t bytes) const;
+  /// Whether a text could have more than `entries` prefixes with an entry. A map with a cycle has such texts.
+  bool may_match_more_than(std::size_t entries) const;
 
  private:
   NormalizationMap() = default;
@@ -35,9 +37,5 @@ class NormalizationMap {
   std::vector<std::uint32_t> units_;
   std::string texts_;
 };
-
-/// Checks the maps of a serialized sentencepiece.ModelProto, which SentencePiece reads without bounds checks. Throws
-/// UserError, starting with `origin`, if the model is not in protocol buffers' wire format, or if a map is unsafe.
-void check_normalization_maps(std::string_view model, std::string_view origin);
 
 }  // namespace furlong

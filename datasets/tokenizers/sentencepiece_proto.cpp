@@ -39,12 +39,15 @@ class Message {
   std::string bytes_;
 };
 
+using Kind = WireFields::Kind;
+
 SentencePieceProto::Piece parsed_piece(std::string_view message, std::string_view origin) {
   SentencePieceProto::Piece piece;
   for (WireFields fields(message, origin); fields.next();) {
-    if (fields.field() == 1) piece.text = fields.bytes();
-    if (fields.field() == 2) piece.score = std::bit_cast<float>(static_cast<std::uint32_t>(fields.number()));
-    if (fields.field() == 3) piece.type = static_cast<SentencePieceProto::Type>(fields.number());
+    if (fields.is_bytes(1)) piece.text = fields.bytes();
+    if (fields.is(2, Kind::four_bytes)) piece.score = std::bit_cast<float>(static_cast<std::uint32_t>(fields.number()));
+    const auto type = static_cast<std::int32_t>(fields.number());
+    if (fields.is_integer(3) && type >= 1 && type <= 6) piece.type = static_cast<SentencePieceProto::Type>(type);
   }
   return piece;
 }
@@ -52,25 +55,26 @@ SentencePieceProto::Piece parsed_piece(std::string_view message, std::string_vie
 void parse_trainer(std::string_view message, std::string_view origin, SentencePieceProto& proto) {
   for (WireFields fields(message, origin); fields.next();) {
     const bool is_set = fields.number() != 0;
-    if (fields.field() == 3) {
-      proto.bpe = fields.number() == 2;
-      proto.other_algorithm = fields.number() > 2;
+    if (fields.is_integer(3)) {
+      const auto algorithm = static_cast<std::int32_t>(fields.number());
+      proto.bpe = algorithm == 2;
+      proto.other_algorithm = algorithm != 1 && algorithm != 2;
     }
-    if (fields.field() == 24) proto.whitespace_as_suffix = is_set;
-    if (fields.field() == 35) proto.byte_fallback = is_set;
-    if (fields.field() == 41) proto.beginning = static_cast<std::int32_t>(fields.number());
-    if (fields.field() == 42) proto.end = static_cast<std::int32_t>(fields.number());
-    if (fields.field() == 43) proto.padding = static_cast<std::int32_t>(fields.number());
+    if (fields.is_integer(24)) proto.whitespace_as_suffix = is_set;
+    if (fields.is_integer(35)) proto.byte_fallback = is_set;
+    if (fields.is_integer(41)) proto.beginning = static_cast<std::int32_t>(fields.number());
+    if (fields.is_integer(42)) proto.end = static_cast<std::int32_t>(fields.number());
+    if (fields.is_integer(43)) proto.padding = static_cast<std::int32_t>(fields.number());
   }
 }
 
 void parse_normalizer(std::string_view message, std::string_view origin, SentencePieceProto& proto) {
   for (WireFields fields(message, origin); fields.next();) {
     const bool is_set = fields.number() != 0;
-    if (fields.field() == 2) proto.normalization_map = fields.bytes();
-    if (fields.field() == 3) proto.add_dummy_prefix = is_set;
-    if (fields.field() == 4) proto.remove_extra_whitespaces = is_set;
-    if (fields.field() == 5) proto.keeps_spaces = !is_set;
+    if (fields.is_bytes(2)) proto.normalization_map = fields.bytes();
+    if (fields.is_integer(3)) proto.add_dummy_prefix = is_set;
+    if (fields.is_integer(4)) proto.remove_extra_whitespaces = is_set;
+    if (fields.is_integer(5)) proto.keeps_spaces = !is_set;
   }
 }
 
@@ -81,9 +85,9 @@ SentencePieceProto SentencePieceProto::parsed(std::string_view model, std::strin
   proto.beginning = 1;  // the defaults of sentencepiece_model.proto
   proto.end = 2;
   for (WireFields fields(model, origin); fields.next();) {
-    if (fields.field() == 1) proto.pieces.push_back(parsed_piece(fields.bytes(), origin));
-    if (fields.field() == 2) parse_trainer(fields.bytes(), origin, proto);
-    if (fields.field() == 3) parse_normalizer(fields.bytes(), origin, proto);
+    if (fields.is_bytes(1)) proto.pieces.push_back(parsed_piece(fields.bytes(), origin));
+    if (fields.is_bytes(2)) parse_trainer(fields.bytes(), origin, proto);
+    if (fields.is_bytes(3)) parse_normalizer(fields.bytes(), origin, proto);
   }
   return proto;
 }

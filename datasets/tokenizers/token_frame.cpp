@@ -48,7 +48,12 @@ void read_frame(const JsonView& json, TokenFrame& frame) {
 
 nlohmann::json frame_to_json(const TokenFrame& frame) { return {{"front", frame.front}, {"back", frame.back}}; }
 
-TokenFrame frame_from_json(const JsonView& json) { return {ids_of(json.at("front")), ids_of(json.at("back"))}; }
+TokenFrame frame_from_json(const JsonView& json) {
+  TokenFrame frame{ids_of(json.at("front")), ids_of(json.at("back"))};
+  const std::size_t count = frame.front.size() + frame.back.size();
+  if (count > 0) check_step_count(count - 1, json.name(), "tokens around a text");
+  return frame;
+}
 
 TokenFrame frame_of_processor(const JsonView& json) {
   TokenFrame frame;

@@ -360,6 +360,30 @@ void apply(const Table& table, Layer& layer, const std::string& name, const std:
   }
 }
 
+/// Returns the text that expand_path() expands to `path`, in which only $$ stands for another text.
+std::string unexpanded(const std::string& path) {
+  std::string out = path.starts_with("~/") ? "./" : "";
+  for (std::size_t i = 0; i < path.size(); ++i) {
+    out += path[i];
+    if (path[i] != '$') continue;
+    out += '$';
+    if (path.compare(i, 2, "$$") == 0) ++i;
+  }
+  return out;
+}
+
+void keep_paths(const Table& table, Layer& layer) {
+  for (const auto& key : table.keys()) {
+    const auto it = layer.find(key.path());
+    if (it == layer.end()) continue;
+    Value& value = it->second.value;
+    if (key.holds<std::filesystem::path>()) value = unexpanded(std::get<std::string>(value));
+    if (auto* items = std::get_if<std::vector<Item>>(&value))
+      for (Item& item : *items)
+        for (auto& [name, text] : item) text = unexpanded(text);
+  }
+}
+
 }  // namespace
 
 std::string path_of_key(const Table& table, const std::string& name) {
@@ -383,7 +407,7 @@ Reading read_settings(const Table& table, const std::filesystem::path& file,
 }
 
 Reading read_settings_text(const Table& table, const std::string& text, const std::string& name,
-                           const std::vector<std::string>& overrides) {
+                           const std::vector<std::string>& overrides, PathExpansion expansion) {
   return foreign::with_single_line_errors([&] {
     Reading reading;
     const YamlSource source(name, text);
@@ -394,6 +418,7 @@ Reading read_settings_text(const Table& table, const std::string& text, const st
                       source.at(included.Mark()).text());
     Layer layer;
     merge(table, layer, own);
+    if (expansion == PathExpansion::off) keep_paths(table, layer);
     apply(table, layer, name, overrides, reading);
     return reading;
   });

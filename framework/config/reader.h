@@ -27,8 +27,12 @@ Reading read_settings(const Table& table, const std::filesystem::path& file,
 /// the least nested if several have it, "" if none has.
 std::string path_of_key(const Table& table, const std::string& name);
 
-/// As read_settings(), from a text without includes; errors refer to it as `name`.
+/// Whether paths in a text may have environment variables and ~: not in the settings of somebody's checkpoint.
+enum class PathExpansion { on, off };
+
+/// As read_settings(), from a text without includes; errors refer to it as `name`. Paths in `overrides` are always
+/// expanded.
 Reading read_settings_text(const Table& table, const std::string& text, const std::string& name,
-                           const std::vector<std::string>& overrides = {});
+                           const std::vector<std::string>& overrides = {}, PathExpansion expansion = PathExpansion::on);
 
 }  // namespace furlong::config

@@ -6,6 +6,7 @@
 #include <exception>
 #include <functional>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "framework/core/error.h"
@@ -56,7 +57,9 @@ struct Entry {
 // Collects the names of all objects, and checks each header before HDF5 opens the object.
 struct Links {
   const hdf5::MetadataCheck& metadata;
+  const std::string& file;
   std::vector<std::string> names{};
+  std::set<haddr_t> known{};  // an object with two names could contain others with two names, and so on
   std::exception_ptr failure{};
 
   // A callback of H5Lvisit(). Returns 1 for groups that are nested too deep.
@@ -65,6 +68,9 @@ struct Links {
     if (link->type != H5L_TYPE_HARD) return 0;
     if (std::count(name, name + std::strlen(name), '/') > max_group_depth) return 1;
     try {
+      if (!self.known.insert(link->u.address).second)
+        throw UserError("{}: an object has two names ('{}'); it was not written by Furlong; use an earlier checkpoint",
+                        self.file, foreign::printable(name));
       self.metadata.check_object(link->u.address);
       self.names.emplace_back(name);
       return 0;
@@ -152,7 +158,8 @@ void CheckpointReader::State::open() {
   const Handle access = access_list(io);
   handle = Handle(H5Fopen(path.c_str(), H5F_ACC_RDONLY, access.id()));
   if (!handle) fail("its header");
-  Links links{metadata};
+  const std::string file = path.string();
+  Links links{metadata, file};
   const herr_t visited = H5Lvisit(handle.id(), H5_INDEX_NAME, H5_ITER_INC, Links::take, &links);
   if (links.failure) {
     H5Eclear2(H5E_DEFAULT);
@@ -162,9 +169,12 @@ void CheckpointReader::State::open() {
   if (visited > 0)
     throw UserError("{}: groups are nested more than {} deep; it was not written by Furlong; use an earlier checkpoint",
                     path.string(), max_group_depth);
+  std::uint64_t bytes = 0;
   for (const std::string& name : links.names) {
     std::optional<Entry> entry = examine(name);
     if (!entry) continue;
+    bytes += entry->info.bytes;
+    if (bytes > file_bytes) refuse(name, "shares bytes with other entries");
     entry->stored_name = name;
     entry->info.name = current_name(name, version);
     entries.emplace(entry->info.name, std::move(*entry));

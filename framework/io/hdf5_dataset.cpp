@@ -103,7 +103,8 @@ Handle Dataset::select(const Shape& offset, const Shape& count) const {
 
 std::uint64_t Dataset::storage_bytes() const {
   const Lock lock;
-  return H5Dget_storage_size(id());
+  const std::uint64_t stated = H5Dget_storage_size(id());  // by the file
+  return origin_->input ? std::min<std::uint64_t>(stated, origin_->input->size()) : stated;
 }
 
 bool Dataset::is_filtered() const {

@@ -108,8 +108,10 @@ Variable Decoder::position_table(ForwardContext& context, std::int64_t needed) {
   if (position_embedding_) return position_embedding_->variable();
   if (config_.position != Position::sinusoidal) return {};
   if (!sinusoidal_.defined() || sinusoidal_.extent(0) < needed) {
-    const std::int64_t doubled = keep_replaced(sinusoidal_);
-    sinusoidal_ = ops::sinusoidal_positions(context.stream(), std::max({needed, config_.max_sequence_length, doubled}),
+    keep_replaced(sinusoidal_);
+    // Doubled, so that generation does not compute a table for each token; max_sequence_length may be any number.
+    const std::int64_t doubled = sinusoidal_.defined() ? 2 * sinusoidal_.extent(0) : 0;
+    sinusoidal_ = ops::sinusoidal_positions(context.stream(), std::max(needed, doubled),
                                             token_embedding_->shape()[1], store_.compute_dtype());
   }
   return Variable(sinusoidal_);

@@ -71,6 +71,9 @@ TEST_F(GgufImport, RejectsUnsupportedKeysByName) {
   EXPECT_THAT(refused({gguf_real("llama.rope.scale_linear", 2)}, {1}),
               AllOf(HasSubstr("llama.rope.scale_linear: found 2"), HasSubstr("rope_freqs.weight")));
   EXPECT_THAT(refused({factor(0.5F)}), HasSubstr("rotary_scaling_factor"));
+  // Before memory is allocated for the width.
+  EXPECT_THAT(refused({gguf_integer("llama.attention.key_length", 4'000'000'000)}, {1}),
+              HasSubstr("tensor rope_freqs.weight has 1 elements; expected 2000000000, half the head width"));
 }
 
 }  // namespace

@@ -269,6 +269,20 @@ TEST_F(PytorchFile, RejectsViewsOutsideTheirStorage) {
               HasSubstr("more than 6 dimensions"));
 }
 
+// A few kilobytes would describe any memory.
+TEST_F(PytorchFile, RejectsManyViewsOfOneStorage) {
+  constexpr std::int64_t n = 1 << 20;
+  const StorageBytes zeros = {"0", n, std::string(n * sizeof(float), '\0')};
+  const auto with_views = [&](int count) {
+    std::vector<PickledTensor> tensors;
+    for (int i = 0; i < count; ++i) tensors.push_back({"w" + std::to_string(i), "FloatStorage", "0", n, 0, {n}, {1}});
+    return file("views.bin", testing::pytorch_zip(testing::pickled_state(tensors), {zeros}, true));
+  };
+  EXPECT_EQ(open_pytorch(with_views(68))->tensors().size(), 68u);  // 4 times, and 2^26 elements
+  EXPECT_THAT(message_of<UserError>([&] { open_pytorch(with_views(69)); }),
+              HasSubstr("more elements than 4 times those of its storages"));
+}
+
 TEST_F(PytorchFile, RejectsStoragesThatContradictTensors) {
   const auto changed = [&](const std::function<void(PickledTensor&)>& change) {
     PickledTensor tensor = whole;

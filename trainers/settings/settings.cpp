@@ -202,7 +202,8 @@ LoadedSettings from_yaml_text(const std::string& text, const std::string& name,
 LoadedSettings from_checkpoint_text(const std::string& text, const std::string& name,
                                     const std::vector<std::string>& overrides) {
   Settings settings;
-  auto reading = config::read_settings_text(settings_table(settings, false), text, name, overrides);
+  auto reading = config::read_settings_text(settings_table(settings, false), text, name, overrides,
+                                            config::PathExpansion::off);
   return finish_settings({std::move(settings), std::move(reading.origins), std::move(reading.files)});
 }
 

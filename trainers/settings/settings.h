@@ -226,11 +226,12 @@ LoadedSettings read_settings_file(const std::filesystem::path& file, const std::
 /// derived values.
 LoadedSettings finish_settings(LoadedSettings read);
 
-/// As load_settings(), from a text without includes, such as the config in a checkpoint. Errors refer to it as `name`.
+/// As load_settings(), from a text without includes. Errors refer to it as `name`.
 LoadedSettings from_yaml_text(const std::string& text, const std::string& name,
                               const std::vector<std::string>& overrides = {});
 
 /// As from_yaml_text(), for the config in a checkpoint. data.dataset may be empty or missing, as in imported models.
+/// Environment variables in its paths are not expanded: the reader's values could be in a checkpoint that he publishes.
 LoadedSettings from_checkpoint_text(const std::string& text, const std::string& name,
                                     const std::vector<std::string>& overrides = {});
 

@@ -218,7 +218,7 @@ void check_resumable(const CheckpointReader& checkpoint, const Settings& setting
         "{}: cannot resume: it contains a model without training state, as furlong convert writes it; set "
         "model.weights to start from it, or move it away",
         origin);
-  const Settings before = from_yaml_text(checkpoint.text("config"), origin + " (config)").settings;
+  const Settings before = from_checkpoint_text(checkpoint.text("config"), origin + " (config)").settings;
   if (before.objective.name != settings.objective.name || before.objective.pooling != settings.objective.pooling) {
     throw UserError(
         "{}: cannot resume: the objective was {} (pooling {}) in the checkpoint and is {} (pooling {}) now; {}", origin,
@@ -241,7 +241,7 @@ void check_resumable(const CheckpointReader& checkpoint, const Settings& setting
 void Trainer::load(const CheckpointReader& checkpoint) {
   check_resumable(checkpoint, model_.settings);
   const std::string origin = checkpoint.path().string();
-  const Settings before = from_yaml_text(checkpoint.text("config"), origin + " (config)").settings;
+  const Settings before = from_checkpoint_text(checkpoint.text("config"), origin + " (config)").settings;
   const Vocabulary vocabulary = Vocabulary::from_json(checkpoint.text("vocabulary"), origin);
   if (!(vocabulary == model_.vocabulary))
     throw UserError("{}: cannot resume: its vocabulary differs from that of {}; {}", origin, data_.path(),

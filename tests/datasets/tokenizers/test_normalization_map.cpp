@@ -10,6 +10,7 @@
 
 #include "datasets/tokenizers/base64.h"
 #include "datasets/tokenizers/normalizer.h"
+#include "datasets/tokenizers/sentencepiece_checks.h"
 #include "datasets/tokenizers/sentencepiece_proto.h"
 #include "datasets/tokenizers/tokenizer.h"
 #include "framework/core/error.h"
@@ -50,12 +51,12 @@ struct Map {
   }
 };
 
-void check(const Map& map) { check_normalization_maps(map.serialized(), "m.model"); }
+void check(const Map& map) { check_sentencepiece_model(map.serialized(), "m.model"); }
 
 TEST(NormalizationMap, AcceptsClosedTrie) {
   EXPECT_NO_THROW(check(Map()));
-  EXPECT_NO_THROW(check_normalization_maps("", "m.model"));
-  EXPECT_NO_THROW(check_normalization_maps(Map::field(3, ""), "m.model"));
+  EXPECT_NO_THROW(check_sentencepiece_model("", "m.model"));
+  EXPECT_NO_THROW(check_sentencepiece_model(Map::field(3, ""), "m.model"));
 }
 
 TEST(NormalizationMap, FindsTheShortestPrefix) {
@@ -121,6 +122,27 @@ TEST(NormalizationMap, RejectsSearchesOutsideTheTrie) {
   EXPECT_THROW(check(cut), UserError);
 }
 
+// SentencePiece stores 32 entries at one place of a text.
+TEST(NormalizationMap, RejectsMoreEntriesThanTheLibraryHasRoomFor) {
+  Map endless;  // a, aa, aaa and so on
+  endless.units[256 ^ 'a'] = Map::offset('a') | 1 << 8 | 'a';
+  EXPECT_THROW(check(endless), UserError);
+  for (const std::uint32_t length : {32u, 33u}) {
+    Map chain;
+    chain.units.assign(256 * (length + 2), 0);
+    chain.units[0] = Map::offset(256);
+    for (std::uint32_t node = 1; node <= length; ++node) {
+      const std::uint32_t child = 256 * node ^ 'a', next = 256 * (node + 1);
+      chain.units[child] = Map::offset(child ^ next) | 1 << 8 | 'a';
+      chain.units[next] = 0x80000000;
+    }
+    if (length > 32)
+      EXPECT_THROW(check(chain), UserError);
+    else
+      EXPECT_NO_THROW(check(chain));
+  }
+}
+
 TEST(NormalizationMap, RejectsTextsOutsideTheMap) {
   Map leaf;
   leaf.units[256 ^ 'a' ^ 1] = 0x80000000 | 2;
@@ -167,6 +189,40 @@ TEST_F(SentencePieceFile, WithADamagedMapIsRejected) {
   EXPECT_EQ(load_tokenizer(file("good.model", proto.serialized()))->size(), 3);
 }
 
+// SentencePiece stores 64 of them at one place of a text.
+TEST_F(SentencePieceFile, WithManyUserDefinedPrefixesIsRejected) {
+  for (const std::size_t count : {64u, 65u}) {
+    SentencePieceProto proto;
+    proto.pieces = {{"<unk>", 0, SentencePieceProto::Type::unknown}, {"b", -1}};
+    for (std::size_t length = count; length > 0; --length)
+      proto.pieces.push_back({std::string(length, 'a'), 0, SentencePieceProto::Type::user_defined});
+    const std::string path = file("prefixes.model", proto.serialized());
+    if (count > 64)
+      EXPECT_THAT(testing::message_of<UserError>([&] { load_tokenizer(path); }),
+                  ::testing::HasSubstr("more than 64 user-defined pieces"));
+    else
+      EXPECT_EQ(load_tokenizer(path)->encode(std::string(200, 'a')).size(), 5);  // a space, and 3 * 64 + 8
+  }
+}
+
+// A test of the library takes hundreds of times the memory of its text, and prints it.
+TEST_F(SentencePieceFile, SelfTestsDoNotRun) {
+  SentencePieceProto proto;
+  proto.pieces = {{"<unk>", 0, SentencePieceProto::Type::unknown}, {"a", -1}, {"b", -1}};
+  const std::string sample = Map::field(1, "a") + Map::field(2, "wrong");
+  const std::string model = proto.serialized() + Map::field(4, Map::field(1, sample));
+  EXPECT_EQ(load_tokenizer(file("tested.model", model))->size(), 3);
+  EXPECT_EQ(without_self_tests(model, ""), proto.serialized());
+}
+
+// As protocol buffers' parser, which ignores it.
+TEST(SentencePieceProto, FieldOfAnotherKindIsUnknown) {
+  SentencePieceProto proto;
+  proto.pieces = {{"<unk>", 0, SentencePieceProto::Type::unknown}, {"a", -1}, {"b", -1}};
+  const auto parsed = SentencePieceProto::parsed(std::string("\x08\0\x08\0", 4) + proto.serialized(), "");
+  EXPECT_EQ(parsed.pieces.size(), 3);
+}
+
 TEST(NormalizationMap, RejectsInconsistentSizes) {
   for (const std::uint32_t bytes : {1u, 3u, 2047u, 4096u, 0xFFFFFFFFu}) {
     Map map;
@@ -175,7 +231,7 @@ TEST(NormalizationMap, RejectsInconsistentSizes) {
   }
   const std::string whole = Map().serialized();
   for (const std::size_t size : {std::size_t{1}, std::size_t{2}, whole.size() - 1})
-    EXPECT_THROW(check_normalization_maps(whole.substr(0, size), "m.model"), UserError) << size;
+    EXPECT_THROW(check_sentencepiece_model(whole.substr(0, size), "m.model"), UserError) << size;
 }
 
 }  // namespace

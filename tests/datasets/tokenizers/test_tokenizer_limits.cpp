@@ -97,6 +97,11 @@ TEST(TokenizerLimits, LimitsNumberOfSteps) {
   EXPECT_THAT(pieces, ::testing::ElementsAre("a", "b"));
   EXPECT_THAT(message_of<UserError>([&] { PreTokenizer(view_of(sequence("pretokenizers", words, 20'000))); }),
               HasSubstr("f: pretokenizers[64]: more than 64 pre_tokenizers"));
+  EXPECT_EQ(frame_from_json(view_of({{"front", std::vector(32, 1)}, {"back", std::vector(32, 2)}})).front.size(), 32U);
+  EXPECT_THAT(message_of<UserError>([&] {
+                frame_from_json(view_of({{"front", std::vector(32, 1)}, {"back", std::vector(33, 2)}}));
+              }),
+              HasSubstr("more than 64 tokens around a text"));
   const json frame{{"type", "BertProcessing"}, {"cls", {"[CLS]", 1}}, {"sep", {"[SEP]", 2}}};
   EXPECT_EQ(frame_of_processor(view_of(sequence("processors", frame, 32))).front.size(), 32U);
   EXPECT_THAT(message_of<UserError>([&] { frame_of_processor(view_of(sequence("processors", frame, 33))); }),

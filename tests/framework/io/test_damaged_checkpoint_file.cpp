@@ -14,6 +14,8 @@
 #include "framework/io/hdf5.h"
 #include "tests/framework/io/checkpoint_file_testing.h"
 
+extern "C" std::uint32_t H5_checksum_metadata(const void* bytes, std::size_t size, std::uint32_t start);  // of libhdf5
+
 namespace furlong {
 namespace {
 
@@ -69,6 +71,46 @@ TEST_F(DamagedCheckpointFile, RejectsHeadersWithoutChecksums) {
     EXPECT_THAT(refusal(path_),
                 HasSubstr("metadata have checksums (superblock version " + std::to_string(version) + ")"));
   }
+}
+
+// Otherwise a model could be larger than its file. The second text has no bytes of its own: its header gets the
+// address of the first one's, and a valid checksum.
+TEST_F(DamagedCheckpointFile, RejectsEntriesThatShareBytes) {
+  write_small();
+  constexpr haddr_t base = 512;  // of addresses in the file, after Furlong's header
+  haddr_t elements = 0;
+  H5O_info_t info{};
+  {
+    const std::lock_guard lock(hdf5::mutex());
+    const hid_t file = H5Fopen(path_.c_str(), H5F_ACC_RDWR, H5P_DEFAULT);
+    const std::string letters(1 << 20, 'a');
+    const hid_t scalar = H5Screate(H5S_SCALAR), text = H5Tcopy(H5T_C_S1);
+    H5Tset_size(text, letters.size());
+    for (const char* name : {"a", "b"}) {
+      const hid_t dataset = H5Dcreate2(file, name, text, scalar, H5P_DEFAULT, H5P_DEFAULT, H5P_DEFAULT);
+      if (elements == 0) {
+        H5Dwrite(dataset, text, H5S_ALL, H5S_ALL, H5P_DEFAULT, letters.data());
+        elements = H5Dget_offset(dataset) - base;
+      }
+      H5Dclose(dataset);
+    }
+    H5Oget_info_by_name2(file, "b", &info, H5O_INFO_BASIC | H5O_INFO_HDR, H5P_DEFAULT);
+    H5Fclose(file);
+  }
+  std::string bytes = content(path_);
+  const std::size_t header = base + info.addr;
+  const auto flags = static_cast<unsigned char>(bytes[header + 5]);
+  const std::size_t width = std::size_t{1} << (flags & 3), place_of_size = header + 6 + (flags & 32 ? 16 : 0);
+  std::uint64_t chunk = 0;  // bytes of the header's messages
+  std::memcpy(&chunk, &bytes[place_of_size], width);
+  const std::size_t end = place_of_size + width + chunk;
+  const std::size_t address = bytes.find(std::string(8, '\xff'), place_of_size + width);
+  ASSERT_LT(address, end);
+  std::memcpy(&bytes[address], &elements, sizeof elements);
+  const std::uint32_t sum = H5_checksum_metadata(&bytes[header], end - header, 0);
+  std::memcpy(&bytes[end], &sum, sizeof sum);
+  put_sealed(path_, bytes);
+  EXPECT_THAT(refusal(path_), HasSubstr("'b' shares bytes with other entries"));
 }
 
 // Forged entries in a file with a valid checksum: HDF5 would read more than the reader's buffer holds.
@@ -143,6 +185,8 @@ TEST_F(DamagedCheckpointFile, RejectsForgedEntries) {
          replace(file, "config", type, scalar, letters.data());
          H5Tclose(type);  // as long as it is open, the file is
        }},
+      {"an object has two names",
+       [&](hid_t file) { H5Lcreate_hard(file, "config", file, "another", H5P_DEFAULT, H5P_DEFAULT); }},
       {"nested more than 32 deep",
        [&](hid_t file) {
          std::string groups = "g";

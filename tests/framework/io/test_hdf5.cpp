@@ -225,6 +225,29 @@ TEST_F(OlderHdf5Test, ChecksummedFilesHaveNoHeadersOfVersionOne) {
   EXPECT_THAT(message_of<UserError>([&] { opened.members(); }), HasSubstr("has no checksum"));
 }
 
+// Before memory is allocated for a dataset, its size is compared with what is stored.
+TEST_F(OlderHdf5Test, StorageIsNoLargerThanTheFile) {
+  haddr_t end = 0;
+  const std::string whole = created("large.h5", H5F_LIBVER_V110, [&](hid_t file) {
+    const hsize_t extent = 1 << 20;
+    const hid_t creation = H5Pcreate(H5P_DATASET_CREATE), space = H5Screate_simple(1, &extent, nullptr);
+    H5Pset_alloc_time(creation, H5D_ALLOC_TIME_EARLY);
+    const hid_t dataset = H5Dcreate2(file, "x", H5T_STD_U8LE, space, H5P_DEFAULT, creation, H5P_DEFAULT);
+    end = H5Dget_offset(dataset);
+    H5Dclose(dataset);
+    H5Sclose(space);
+    H5Pclose(creation);
+  });
+  std::string cut = content(whole).substr(0, end);
+  const std::uint64_t size = cut.size();
+  std::memcpy(&cut[28], &size, sizeof size);  // the superblock's end of the file
+  const std::uint32_t sum = H5_checksum_metadata(cut.data(), 44, 0);
+  std::memcpy(&cut[44], &sum, sizeof sum);
+  const File opened = File::open_checksummed(Hdf5Test::file("cut.h5", cut));
+  EXPECT_EQ(opened.dataset("x").bytes(), 1U << 20);
+  EXPECT_EQ(opened.dataset("x").storage_bytes(), size);
+}
+
 TEST_F(OlderHdf5Test, ChecksummedFilesHaveNoVirtualDatasets) {
   const std::string merged = created("merged.h5", H5F_LIBVER_V110, [](hid_t file) {
     const hsize_t extent = 8;

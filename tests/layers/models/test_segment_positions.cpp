@@ -46,6 +46,7 @@ TEST(SegmentPositions, SinusoidalPositionsExtendBeyondMaxLength) {
   const std::vector<double> states = hidden_from(6, Position::sinusoidal, 48);
   EXPECT_EQ(hidden_from(6, Position::sinusoidal, 12), states);
   EXPECT_EQ(hidden_from(6, Position::sinusoidal, 4), states);
+  EXPECT_EQ(hidden_from(6, Position::sinusoidal, 1'000'000'000'000), states) << "the table has the positions needed";
   EXPECT_NE(hidden_from(7, Position::sinusoidal, 48), states) << "positions make no difference";
 }
 

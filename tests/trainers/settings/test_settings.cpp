@@ -339,6 +339,19 @@ TEST(RemovedKeys, OfAnOlderCheckpointLoadWhereTheyChangedNothing) {
             from_checkpoint_text("model: {attention: {mechanism: linear}}\n", "new").settings);
 }
 
+// The reader would publish them with the checkpoint that he converts it to.
+TEST(CheckpointTexts, EnvironmentVariablesAreNotRead) {
+  setenv("FURLONG_TEST_SECRET", "secret", 1);
+  const std::string text = "run_directory: /x/${FURLONG_TEST_SECRET}/$$y/$z\ndata: {dataset: ~/a.h5}\n";
+  const Settings settings = from_checkpoint_text(text, "c").settings;
+  EXPECT_EQ(settings.run_directory, "/x/${FURLONG_TEST_SECRET}/$y/$z");
+  EXPECT_EQ(settings.data.dataset, "./~/a.h5");
+  EXPECT_EQ(from_checkpoint_text(to_yaml(settings), "c").settings, settings);
+  EXPECT_EQ(from_checkpoint_text(text, "c", {"run_directory=/x/${FURLONG_TEST_SECRET}"}).settings.run_directory,
+            "/x/secret");
+  unsetenv("FURLONG_TEST_SECRET");
+}
+
 TEST(Overrides, AKeyWithoutItsSectionIsNamedWhole) {
   const auto hint = [](const std::string& override_text) {
     const std::string message = message_of<UserError>([&] { from("", {override_text}); });

@@ -310,7 +310,7 @@ Loaded load_on_first(const fs::path& from, bool allow_new_data, Trainer& trainer
   loaded.validates_anew = check_data(checkpoint, trainer, allow_new_data);
   trainer.load(checkpoint);
   check_name(checkpoint, trainer.steps(), checkpoints);
-  const Settings before = from_yaml_text(checkpoint.text("config"), from.string() + " (config)").settings;
+  const Settings before = from_checkpoint_text(checkpoint.text("config"), from.string() + " (config)").settings;
   if (!loaded.validates_anew) loaded.validates_anew = check_validation(from, before, trainer);
   warn_about_changes(checkpoint, before, trainer.model().settings);
   if (checkpoint.has("metrics")) loaded.metrics = checkpoint.text("metrics");
