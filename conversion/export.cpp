@@ -172,6 +172,8 @@ class Exporter {
 
   void add_carried() {
     if (!origin_ || of_gguf()) return;
+    for (const Output& output : outputs_)
+      if (plan_.for_hugging_face && output.part.unused_rows > 0) in_parts_.insert(unused_rows_name(output.part));
     for (const CheckpointOrigin::Tensor& tensor : origin_->carried) {
       if (is_in_a_part(tensor) || is_outdated(tensor)) continue;
       Shape shape;
@@ -195,11 +197,7 @@ class Exporter {
   }
 
   /// Returns true for the unused rows of a tensor that is written as a whole.
-  bool is_in_a_part(const CheckpointOrigin::Tensor& tensor) const {
-    return plan_.for_hugging_face && std::any_of(outputs_.begin(), outputs_.end(), [&](const Output& one) {
-             return one.part.unused_rows > 0 && unused_rows_name(one.part) == tensor.name;
-           });
-  }
+  bool is_in_a_part(const CheckpointOrigin::Tensor& tensor) const { return in_parts_.contains(tensor.name); }
 
   /// Fills the rows that no parameter holds: with those of the source, or with zeros.
   void fill_unused_rows(const Part& part, std::span<float> rows) const {
@@ -382,6 +380,7 @@ class Exporter {
   const ExportOptions& options_;
   ExportPlan plan_;
   std::vector<Output> outputs_;
+  std::set<std::string> in_parts_;  // carried tensors that outputs contain
   std::set<std::string> mapped_;
   Files vocabulary_files_;
   ExportReport report_;

@@ -64,6 +64,8 @@ std::vector<PieceSplit> splits_of(const std::string& piece, const std::set<std::
 }
 
 std::string byte_pair_obstacle(const SentencePieceProto& proto) {
+  constexpr std::size_t most_bytes = std::size_t{1} << 26, most_times = 16;
+  std::size_t bytes_of_pieces = 0, bytes_of_merges = 0;
   const auto pieces = merged_pieces(proto);
   std::map<float, const ModelPiece*> by_score;
   for (const ModelPiece& piece : proto.pieces) {
@@ -77,6 +79,10 @@ std::string byte_pair_obstacle(const SentencePieceProto& proto) {
         return fmt::format("it has '{}', but no token '{}'", foreign::printable(text),
                            foreign::printable(text.substr(at, length)));
     }
+    bytes_of_pieces += text.size();
+    bytes_of_merges += splits_of(piece.text, pieces).size() * text.size();
+    if (bytes_of_merges > most_bytes + most_times * bytes_of_pieces)
+      return fmt::format("its merges would have more than {} MiB", most_bytes >> 20);
     const auto [other, is_new] = by_score.emplace(piece.score, &piece);
     if (!is_new && !splits_of(piece.text, pieces).empty())
       return fmt::format("its tokens '{}' and '{}' have the same score", foreign::printable(other->second->text),

@@ -70,14 +70,14 @@ void add_list(Json& tokenizer, const Tokenizer& letters) {
         {"type", "Sequence"},
         {"pretokenizers", {split("\\s+", "Removed"), split(joins_unknown ? any_letter_of(letters) : ".", "Isolated")}}};
   }
-  Json ids = Json::object();
-  for (std::int32_t id = 0; id < letters.size(); ++id) ids[letters.token(id)] = id;
+  Json::object_t ids;  // of distinct tokens; operator[] would search all before the new one
+  for (std::int32_t id = 0; id < letters.size(); ++id) ids.emplace_back(letters.token(id), id);
   tokenizer["decoder"] = {{"type", "Fuse"}};
   tokenizer["model"] = {{"type", "WordPiece"},
                         {"unk_token", letters.token(*letters.special().unknown)},
                         {"continuing_subword_prefix", "##"},
                         {"max_input_chars_per_word", 100},
-                        {"vocab", ids}};
+                        {"vocab", std::move(ids)}};
 }
 
 }  // namespace

@@ -75,13 +75,15 @@ void add_head(Json& config, const Model& model) {
   for (const LabelScale& of : model.vocabulary.label_scales()) config["label_scales"].push_back({of.mean, of.scale});
   config["pooling"] = name_of(settings.objective.pooling);
   config["pair_classification"] = settings.objective.name == Objective::pair_classification;
-  Json names = Json::object(), ids = Json::object();
+  Json::object_t names, ids;  // operator[] would search all labels before the new one
+  std::set<std::string_view> known;
   for (std::size_t i = 0; i < model.vocabulary.labels().size(); ++i) {
-    names[std::to_string(i)] = model.vocabulary.labels()[i];
-    ids[model.vocabulary.labels()[i]] = i;
+    const std::string& label = model.vocabulary.labels()[i];
+    names.emplace_back(std::to_string(i), label);
+    if (known.insert(label).second) ids.emplace_back(label, i);
   }
-  config["id2label"] = names;
-  config["label2id"] = ids;
+  config["id2label"] = std::move(names);
+  config["label2id"] = std::move(ids);
 }
 
 /// The class with this model's head, and the classes of transformers that load it.

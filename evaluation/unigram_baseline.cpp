@@ -28,6 +28,7 @@ Counts count_targets(const Settings& settings, const Vocabulary& vocabulary, con
   const bool labels = settings.objective.learns_labels();
   Counts counts(labels ? vocabulary.labels().size() : static_cast<std::size_t>(vocabulary.size()), 0);
   const auto source = evaluation_source(settings, vocabulary, data, split, sequence_length, batch_size, max_batches);
+  if (settings.data.sampler != "stream") batch_size = source->rows_of_one_pass(batch_size);
   std::int64_t batches = 0;
   for (std::uint64_t first = 0; first < source->n_samples() && (max_batches == 0 || batches < max_batches);
        first += static_cast<std::uint64_t>(batch_size), ++batches) {
@@ -96,6 +97,7 @@ std::int64_t for_values(const Settings& settings, const Vocabulary& vocabulary, 
                         std::int64_t sequence_length, std::int64_t batch_size, std::int64_t max_batches,
                         const Action& action) {
   const auto source = evaluation_source(settings, vocabulary, data, split, sequence_length, batch_size, max_batches);
+  batch_size = source->rows_of_one_pass(batch_size);
   const std::size_t outputs = vocabulary.labels().size();
   std::int64_t batches = 0, samples = 0;
   for (std::uint64_t first = 0; first < source->n_samples() && (max_batches == 0 || batches < max_batches);

@@ -4,6 +4,7 @@
 #include <sys/random.h>
 #include <xxhash.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -35,15 +36,15 @@ void TokenTable::add(std::string_view token, std::int32_t id, std::string_view o
     if (found->second == id) return;
     throw UserError("{}: the token '{}' has two ids, {} and {}", origin, token, found->second, id);
   }
-  const auto place = static_cast<std::size_t>(id);
-  if (place >= tokens_.size()) {
-    tokens_.resize(place + 1);
-    used_.resize(place + 1);
-  }
-  if (used_[place])
-    throw UserError("{}: the id {} belongs to two tokens, '{}' and '{}'", origin, id, tokens_[place], token);
-  used_[place] = true;
-  tokens_[place] = token;
+  const auto [other, is_new] = tokens_.try_emplace(id, &found->first);
+  if (!is_new) throw UserError("{}: the id {} belongs to two tokens, '{}' and '{}'", origin, id, *other->second, token);
+  size_ = std::max(size_, id + 1);
+}
+
+const std::string& TokenTable::token(std::int32_t id) const {
+  static const std::string none;
+  const auto found = tokens_.find(id);
+  return found == tokens_.end() ? none : *found->second;
 }
 
 std::optional<std::int32_t> TokenTable::find(std::string_view token) const {

@@ -65,14 +65,15 @@ void LabelMeasures::collect(const Batch& batch) {
 
 Json LabelMeasures::numbers() const {
   double pearson = 0, spearman = 0;
-  Json labels = Json::object();
+  Json::object_t labels;  // of distinct names; operator[] would search all labels before the new one
   for (std::size_t k = 0; k < outputs_; ++k) {
     const std::vector<double> x = column_of(predicted_, outputs_, k), y = column_of(targets_, outputs_, k);
     const double p = pearson_correlation(x, y), s = spearman_correlation(x, y);
     pearson += p / static_cast<double>(outputs_);
     spearman += s / static_cast<double>(outputs_);
-    labels[model_.vocabulary.labels()[k]] = {
-        {"pearson", number(p)}, {"spearman", number(s)}, {"rmse", number(root_mean_squared_error(x, y))}};
+    labels.emplace_back(
+        model_.vocabulary.labels()[k],
+        Json{{"pearson", number(p)}, {"spearman", number(s)}, {"rmse", number(root_mean_squared_error(x, y))}});
   }
   return {{"pearson", number(pearson)},
           {"spearman", number(spearman)},

@@ -176,6 +176,10 @@ TEST_F(SentencePieceExport, RefusesWhatNoTokenizerJsonExpresses) {
   proto = merging();
   proto.pieces.push_back({std::string(4097, 'a'), -20});
   EXPECT_THAT(obstacle(proto), HasSubstr("it has a token of 4097 bytes, more than 4096"));
+  proto = merging();  // whose merges grow with the third power of the longest piece
+  for (std::size_t length = 5; length < 620; ++length)
+    proto.pieces.push_back({std::string(length, 'a'), -100.0F - static_cast<float>(length)});
+  EXPECT_THAT(obstacle(proto), HasSubstr("its merges would have more than 64 MiB"));
 }
 
 TEST_F(SentencePieceExport, ParsesWhatItSerializes) {

@@ -77,6 +77,19 @@ std::optional<layers::LabelHeadConfig> label_head(const Settings& settings, cons
                                  objective.label_kind()};
 }
 
+void check_elements(double elements, const StoredModel& stored) {
+  if (elements > static_cast<double>(stored.elements))
+    throw UserError("{}: its settings describe a model of {:.0f} elements, but it stores {}", stored.origin, elements,
+                    stored.elements);
+}
+
+/// Before the layers are made, whose objects need memory: counts only the matrices of queries and outputs.
+void check_least_elements(const layers::ModelConfig& config, const StoredModel& stored) {
+  const double width = static_cast<double>(config.attention.n_heads) * static_cast<double>(config.attention.d_head);
+  const double blocks = config.shared_layers ? 1 : static_cast<double>(config.n_layers);
+  check_elements(2 * blocks * width * static_cast<double>(config.d_model), stored);
+}
+
 void check_elements(const ParameterStore& store, const StoredModel& stored) {
   double elements = 0;  // may exceed every integer
   for (const Parameter& parameter : store.parameters()) {
@@ -84,9 +97,7 @@ void check_elements(const ParameterStore& store, const StoredModel& stored) {
     for (const std::int64_t extent : parameter.shape()) product *= static_cast<double>(extent);
     elements += product;
   }
-  if (elements > static_cast<double>(stored.elements))
-    throw UserError("{}: its settings describe a model of {:.0f} elements, but it stores {}", stored.origin, elements,
-                    stored.elements);
+  check_elements(elements, stored);
 }
 
 /// `stored` is null unless a file has the model. Without `draws` the weights are zero.
@@ -102,6 +113,7 @@ Model make(const Settings& settings, const Vocabulary& data, const Device& devic
   }
   layers::ModelConfig config = model.settings.model;
   config.vocabulary_size = vocabulary_size(settings, vocabulary);
+  if (stored) check_least_elements(config, *stored);
   if (config.architecture == layers::Architecture::encoder) {
     model.encoder = std::make_unique<layers::Encoder>(*model.store, config, label_head(settings, vocabulary),
                                                       settings.trainer.activation_checkpointing);
@@ -112,7 +124,7 @@ Model make(const Settings& settings, const Vocabulary& data, const Device& devic
       [&](const Parameter& parameter) { return is_frozen(settings, parameter) || (frozen && frozen(parameter)); });
   if (stored) check_elements(*model.store, *stored);
   model.store->allocate(draws ? std::optional(static_cast<std::uint64_t>(settings.seed)) : std::nullopt);
-  model.redraw(0);
+  if (!stored) model.redraw(0);  // a file has the projections, too
   return model;
 }
 

@@ -99,7 +99,7 @@ void add_attention_keys(config::Table& t, layers::AttentionConfig& a) {
                     .zero_means("0.001"));
   with_maps(t.key("model.attention.max_features", &a.map_options.max_features, "",
                   "largest number of polynomial features; a map with more is an error")
-                .within(1, 1e6),
+                .within(1, 65536),
             polynomials);
   with_mechanisms(t.key("model.attention.normalizer", &a.normalizer, "",
                         "sum: divide by the sum of weights, so that outputs are weighted means; none: divide each "

@@ -28,11 +28,11 @@ class Draws {
   std::uint64_t next_ = 0;
 };
 
-/// Orthonormalizes Gaussian rows by modified Gram-Schmidt, applied twice. The triangular factor has a positive
+/// Orthonormalizes `count` Gaussian rows of width d by modified Gram-Schmidt, applied twice. The triangular factor has a positive
 /// diagonal, which is the sign convention that makes Q Haar-distributed (Mezzadri 2007, "How to generate random
 /// matrices from the classical compact groups").
-void orthonormalize(std::vector<double>& rows, std::int64_t d) {
-  for (std::int64_t i = 0; i < d; ++i) {
+void orthonormalize(std::vector<double>& rows, std::int64_t count, std::int64_t d) {
+  for (std::int64_t i = 0; i < count; ++i) {
     double* row = rows.data() + i * d;
     for (int pass = 0; pass < 2; ++pass) {
       for (std::int64_t j = 0; j < i; ++j) {
@@ -68,12 +68,16 @@ double chi_norm(std::int64_t d, Draws& draws) {
 }
 
 std::vector<double> orthogonal_rows(RandomProjectionKind kind, std::int64_t m, std::int64_t d, Draws& draws) {
-  std::vector<double> rows(static_cast<std::size_t>(m * d)), block(static_cast<std::size_t>(d * d)), norms;
+  std::vector<double> rows(static_cast<std::size_t>(m * d)), block(static_cast<std::size_t>(std::min(m, d) * d)), norms;
   if (kind == RandomProjectionKind::norm_stratified) norms = stratified_norms(m, d, draws);
   for (std::int64_t start = 0; start < m; start += d) {
-    for (double& value : block) value = draws.normal();
-    orthonormalize(block, d);
-    for (std::int64_t i = start; i < std::min(start + d, m); ++i) {
+    const std::int64_t count = std::min(d, m - start);
+    for (std::int64_t i = 0; i < d * d; ++i) {  // a whole block, so that draws do not depend on m
+      const double value = draws.normal();
+      if (i < count * d) block[static_cast<std::size_t>(i)] = value;
+    }
+    orthonormalize(block, count, d);
+    for (std::int64_t i = start; i < start + count; ++i) {
       const double norm = kind == RandomProjectionKind::norm_stratified ? norms[static_cast<std::size_t>(i)]
                           : kind == RandomProjectionKind::orthogonal    ? chi_norm(d, draws)
                                                                         : std::sqrt(static_cast<double>(d));

@@ -75,10 +75,10 @@ class MixedMechanism : public AttentionMechanism {
  public:
   MixedMechanism(ParameterStore& store, const std::string& name, const AttentionConfig& config) {
     const std::int64_t group = config.n_heads / config.n_kv_heads;
+    AttentionConfig part = config;
+    part.head_mechanisms.clear();
     for (const Run& run : runs_of(config)) {
-      AttentionConfig part = config;
       part.mechanism = run.mechanism;
-      part.head_mechanisms.clear();
       part.n_heads = run.heads;
       part.n_kv_heads = run.heads / group;
       query_widths_.push_back(part.n_heads * config.d_head);
