@@ -75,8 +75,6 @@ void add_attention(ReportRun& run) {
 /// Returns the number of runs, and whether one of them is active.
 std::pair<std::size_t, bool> write(const ReportArguments& options, bool reloads) {
   const Device device = options.samples > 0 ? device_from_name(options.device) : Device{};
-  if (const std::string extension = options.output.extension().string(); extension != ".html" && extension != ".htm")
-    throw UserError("--output: {} has the extension '{}'; expected .html", options.output.string(), extension);
   AtomicFile file(options.output);  // before the reading: a second writer fails early
   std::vector<ReportRun> runs = open_runs(options.runs);
   refuse_replacing_inputs(options.lra, options.output);
@@ -89,6 +87,8 @@ std::pair<std::size_t, bool> write(const ReportArguments& options, bool reloads)
   }
   for (const std::string& directory : options.runs)
     refuse_replacing_inputs({directory + "/recovery.json"}, options.output);
+  if (const std::string extension = options.output.extension().string(); extension != ".html" && extension != ".htm")
+    throw UserError("--output: {} has the extension '{}'; expected .html", options.output.string(), extension);
   ReportTables tables;
   for (const std::string& file : options.lra) tables.lra.push_back(read_lra(file));
   bool running = false;

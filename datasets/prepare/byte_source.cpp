@@ -85,10 +85,10 @@ struct ByteSource::State {
   z_stream gzip{};
   lzma_stream xz = LZMA_STREAM_INIT;
   ZSTD_DStream* zstd = nullptr;
-  bool member_open = false;  // inside a gzip member or a zstd frame
+  bool member_open = false;                         // inside a gzip member or a zstd frame
   std::uint64_t frame_size = 0, frame_written = 0;  // of a zstd frame: the header's size, or unknown; written so far
-  bool finished = false;     // the compressed data are complete
-  bool checked = false;      // refuse_packed() has seen the first data
+  bool finished = false;                            // the compressed data are complete
+  bool checked = false;                             // refuse_packed() has seen the first data
 
   ~State() {
     XXH3_freeState(hash);
@@ -250,6 +250,7 @@ struct ByteSource::State {
         }
         finished = begin == end;
         if (finished) break;
+        if (needs_larger_window()) fail_zstd_window();
         frame_size = ZSTD_getFrameContentSize(buffer.data() + begin, end - begin);
         frame_written = 0;
       }
@@ -272,13 +273,26 @@ struct ByteSource::State {
     return 0;
   }
 
+  /// Whether the frame at `begin` states a larger window than is allowed (RFC 8878, 3.1.1.1.2). libzstd checks it only
+  /// if the frame does not fit in one block of the reader.
+  bool needs_larger_window() const {
+    const unsigned char* header = buffer.data() + begin;
+    const bool is_stated = starts_with("\x28\xb5\x2f\xfd") && end - begin > 5 && (header[4] & 32) == 0;
+    if (!is_stated) return false;
+    const std::uint64_t base = std::uint64_t{1} << (10 + (header[5] >> 3));
+    return base + base / 8 * (header[5] & 7) > std::uint64_t{1} << kZstdWindowLog;
+  }
+
   [[noreturn]] void fail_zstd(std::size_t status) const {
     const ZSTD_ErrorCode code = ZSTD_getErrorCode(status);
     if (code == ZSTD_error_memory_allocation) throw MachineError("{}: libzstd: out of memory", name);
-    if (code == ZSTD_error_frameParameter_windowTooLarge)
-      throw UserError("{}: decompression needs more than {} MiB of memory; compress the file again without --long",
-                      name, 1 << (kZstdWindowLog - 20));
+    if (code == ZSTD_error_frameParameter_windowTooLarge) fail_zstd_window();
     fail_zstd_data();
+  }
+
+  [[noreturn]] void fail_zstd_window() const {
+    throw UserError("{}: decompression needs more than {} MiB of memory; compress the file again without --long", name,
+                    1 << (kZstdWindowLog - 20));
   }
 
   // libzstd's reason depends on the size of the reader's blocks.

@@ -397,7 +397,7 @@ TEST_F(SweepProgramTest, RunWithDamagedCheckpointsFailsAlone) {
   const Finished done = run();
   EXPECT_EQ(done.status, 2) << done.err;
   EXPECT_THAT(done.err, HasSubstr("is intact"));
-  EXPECT_THAT(done.err, HasSubstr("remove this directory"));
+  EXPECT_THAT(done.err, HasSubstr("to start from step 0, remove "));
   EXPECT_THAT(done.err, ::testing::EndsWith("error: 1 of 3 runs failed: seed=1\n"));
   for (const Json& one : table()) EXPECT_EQ(one["state"], one["run"] == "seed=1" ? "failed" : "finished");
 }

@@ -28,9 +28,9 @@ class Draws {
   std::uint64_t next_ = 0;
 };
 
-/// Orthonormalizes `count` Gaussian rows of width d by modified Gram-Schmidt, applied twice. The triangular factor has a positive
-/// diagonal, which is the sign convention that makes Q Haar-distributed (Mezzadri 2007, "How to generate random
-/// matrices from the classical compact groups").
+/// Orthonormalizes `count` Gaussian rows of width d by modified Gram-Schmidt, applied twice. The triangular factor has
+/// a positive diagonal, which is the sign convention that makes Q Haar-distributed (Mezzadri 2007, "How to generate
+/// random matrices from the classical compact groups").
 void orthonormalize(std::vector<double>& rows, std::int64_t count, std::int64_t d) {
   for (std::int64_t i = 0; i < count; ++i) {
     double* row = rows.data() + i * d;

@@ -144,7 +144,8 @@ TEST_F(ByteSourceTest, FlippedBitsOfZstdNeverGiveOtherText) {
   EXPECT_THAT(message_of<UserError>([&] { read_all(file("a", whole + "garbage")); }), HasSubstr("zstd data"));
 }
 
-// libzstd accepts an empty last block whatever the header says, unless the frame fits in one block of the reader.
+// libzstd accepts an empty last block whatever the header says, unless the frame fits in one block of the reader; then
+// it accepts every window.
 TEST_F(ByteSourceTest, RejectsZstdOfAnotherSizeThanDeclared) {
   const std::string empty_block("\1\0\0", 3);
   const auto frame = [&](std::uint8_t size) { return std::string("\x28\xb5\x2f\xfd\x20") + char(size) + empty_block; };
@@ -153,6 +154,9 @@ TEST_F(ByteSourceTest, RejectsZstdOfAnotherSizeThanDeclared) {
     for (const std::string& after : {std::string(), zstd("abc")})
       EXPECT_THAT(message_of<UserError>([&] { read_all(file("forged.zst", frame(80) + after), block); }),
                   HasSubstr("forged.zst: the zstd data are damaged"));
+    const std::string large_window("\x28\xb5\x2f\xfd\x40\xad\x0a\xff", 8);  // 2^31 * 13 / 8 bytes
+    EXPECT_THAT(message_of<UserError>([&] { read_all(file("large.zst", large_window + empty_block), block); }),
+                HasSubstr("large.zst: decompression needs more than 1024 MiB of memory"));
   }
 }
 
