@@ -3,6 +3,7 @@
 #include <set>
 
 #include "framework/core/error.h"
+#include "framework/io/hdf5_descriptor.h"
 #include "framework/io/hdf5_internal.h"
 #include "framework/io/hdf5_metadata.h"
 
