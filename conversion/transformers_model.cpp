@@ -2,6 +2,7 @@
 
 #include <map>
 #include <set>
+#include <string_view>
 
 #include "framework/core/version.h"
 #include "layers/attention/linear/linear_mechanism.h"
