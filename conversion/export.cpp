@@ -1,5 +1,6 @@
 #include "conversion/export.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>

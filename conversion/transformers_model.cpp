@@ -77,11 +77,10 @@ void add_head(Json& config, const Model& model) {
   config["pooling"] = name_of(settings.objective.pooling);
   config["pair_classification"] = settings.objective.name == Objective::pair_classification;
   Json::object_t names, ids;  // operator[] would search all labels before the new one
-  std::set<std::string_view> known;
   for (std::size_t i = 0; i < model.vocabulary.labels().size(); ++i) {
     const std::string& label = model.vocabulary.labels()[i];
     names.emplace_back(std::to_string(i), label);
-    if (known.insert(label).second) ids.emplace_back(label, i);
+    ids.emplace_back(label, i);
   }
   config["id2label"] = std::move(names);
   config["label2id"] = std::move(ids);

@@ -6,6 +6,8 @@
 #include <cctype>
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <string_view>
 
 #include "formats/json_text.h"
 #include "framework/core/error.h"
@@ -212,6 +214,8 @@ Vocabulary Vocabulary::from_json(std::string_view text, std::string_view origin)
       if (!label.is_string()) return refuse("a label is not a string");
       labels.push_back(label);
     }
+    if (std::set<std::string_view>(labels.begin(), labels.end()).size() != labels.size())
+      return refuse("a label occurs twice");
   }
   std::vector<LabelScale> scales;
   if (json.contains("label_scales")) {

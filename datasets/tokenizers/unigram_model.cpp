@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <numeric>
+#include <string_view>
+#include <vector>
 
 #include "datasets/tokenizers/piece_model.h"
 #include "datasets/tokenizers/unicode.h"
@@ -13,13 +15,14 @@ namespace {
 /// Finds the tokens that a text begins with, in the sorted list of tokens: each byte narrows a range of it.
 class PrefixSearch {
  public:
-  PrefixSearch(const TokenTable& vocabulary, std::vector<std::int32_t> ids)
-      : vocabulary_(vocabulary), ids_(std::move(ids)) {
-    std::sort(ids_.begin(), ids_.end(), [&](std::int32_t a, std::int32_t b) { return token(a) < token(b); });
+  /// `vocabulary` must outlive this object.
+  PrefixSearch(const TokenTable& vocabulary, const std::vector<std::int32_t>& ids) {
+    for (const std::int32_t id : ids) entries_.push_back({vocabulary.token(id), id});
+    std::sort(entries_.begin(), entries_.end(), [](const Entry& a, const Entry& b) { return a.token < b.token; });
     std::size_t place = 0;
     for (std::size_t byte = 0; byte < 256; ++byte) {
       begins_[byte] = place;
-      while (place < ids_.size() && static_cast<unsigned char>(token(ids_[place])[0]) == byte) ++place;
+      while (place < entries_.size() && static_cast<unsigned char>(entries_[place].token[0]) == byte) ++place;
     }
     begins_[256] = place;
   }
@@ -28,22 +31,24 @@ class PrefixSearch {
   template <class Use>
   void operator()(std::string_view text, const Use& use) const {
     const auto first = static_cast<unsigned char>(text[0]);
-    auto begin = ids_.begin() + static_cast<std::ptrdiff_t>(begins_[first]),
-         end = ids_.begin() + static_cast<std::ptrdiff_t>(begins_[first + std::size_t{1}]);
+    auto begin = entries_.begin() + static_cast<std::ptrdiff_t>(begins_[first]),
+         end = entries_.begin() + static_cast<std::ptrdiff_t>(begins_[first + std::size_t{1}]);
     for (std::size_t length = 1; begin != end; ++length) {
-      if (token(*begin).size() == length) use(length, *begin++);
+      if (begin->token.size() == length) use(length, (begin++)->id);
       if (length == text.size()) return;
-      const auto byte = [&](std::int32_t id) { return static_cast<unsigned char>(token(id)[length]); };
+      const auto byte = [&](const Entry& entry) { return static_cast<unsigned char>(entry.token[length]); };
       const auto wanted = static_cast<unsigned char>(text[length]);
-      begin = std::partition_point(begin, end, [&](std::int32_t id) { return byte(id) < wanted; });
-      end = std::partition_point(begin, end, [&](std::int32_t id) { return byte(id) == wanted; });
+      begin = std::partition_point(begin, end, [&](const Entry& entry) { return byte(entry) < wanted; });
+      end = std::partition_point(begin, end, [&](const Entry& entry) { return byte(entry) == wanted; });
     }
   }
 
  private:
-  const std::string& token(std::int32_t id) const { return vocabulary_.token(id); }
-  const TokenTable& vocabulary_;
-  std::vector<std::int32_t> ids_;
+  struct Entry {
+    std::string_view token;  // in the vocabulary
+    std::int32_t id;
+  };
+  std::vector<Entry> entries_;
   std::array<std::size_t, 257> begins_{};  // by first byte
 };
 

@@ -80,6 +80,7 @@ void remove_and_end(int signal) {
 /// While a file is written, the failed write is an error of its writer, which may ignore it: a lost line of progress.
 /// Otherwise the signal ends the program, as without a handler.
 void lose_reader(int signal) {
+  if (is_complete) return;  // and the program reports what is lost
   for (const Slot& slot : slots) {
     if (slot.state.load(std::memory_order_acquire) == Slot::ready) return;
   }

@@ -293,17 +293,21 @@ TEST_F(FaultsTest, LostResultsOnStandardOutputAreErrors) {
 TEST_F(FaultsTest, LostReportOfACompleteFileIsNamed) {
   EXPECT_EQ(furlong(training()).status, 0);
   const std::string text = file("input.txt", testing::synthetic_text(4000));
-  const FailingOutput full(false);
-  for (const std::vector<std::string>& command :
-       std::vector<std::vector<std::string>>{{"prepare", "text", text, "--output", path("out.h5")},
-                                             {"convert", path("run"), path("converted.h5")},
-                                             {"export", path("run"), path("model")}}) {
-    SCOPED_TRACE(command.front());
-    const Finished found = Program(folder_, command, {.out = full.descriptor()}).wait();
-    EXPECT_EQ(found.status, 1);
-    EXPECT_THAT(found.err, HasSubstr("error: cannot write to standard output: No space left on device; the output "
-                                     "is complete\n"));
-    EXPECT_TRUE(fs::exists(command.back()));
+  const FailingOutput closed(true), full(false);
+  for (const FailingOutput* output : {&closed, &full}) {
+    const std::string reason = output == &full ? "No space left on device" : "Broken pipe";
+    for (const std::vector<std::string>& command :
+         std::vector<std::vector<std::string>>{{"prepare", "text", text, "--output", path("out.h5")},
+                                               {"convert", path("run"), path("converted.h5")},
+                                               {"export", path("run"), path("model")}}) {
+      SCOPED_TRACE(command.front() + ": " + reason);
+      fs::remove_all(command.back());
+      const Finished found = Program(folder_, command, {.out = output->descriptor()}).wait();
+      EXPECT_EQ(found.status, 1);
+      EXPECT_THAT(found.err,
+                  HasSubstr("error: cannot write to standard output: " + reason + "; the output is complete\n"));
+      EXPECT_TRUE(fs::exists(command.back()));
+    }
   }
 }
 
@@ -347,9 +351,9 @@ TEST_F(FaultsTest, TrainingNoticesMissingCheckpoints) {
                                                   "move them back", "--resume never"});
   EXPECT_EQ(content(path("run/metrics.jsonl")), metrics);
   EXPECT_EQ(furlong(testing::with(arguments, {"--resume", "never"})).status, 0);
-  // A run can end while it waits for its first checkpoint, at the latest after two intervals of that run.
   EXPECT_EQ(furlong(testing::with(arguments, {"--set", "checkpoint.every=20", "--resume", "never"})).status, 0);
   fs::remove_all(path("run/checkpoints"));
+  // A run can end while it waits for its first checkpoint, at the latest after two intervals of that run.
   EXPECT_EQ(furlong(arguments).status, 0);
   expect_whole_metrics(40);
 }

@@ -20,6 +20,10 @@ TEST(Vocabulary, KeepsTheMarkOfEndedDocuments) {
   const Vocabulary read = Vocabulary::from_json(marked.to_json(), "f").with_labels({"no", "yes"});
   EXPECT_TRUE(read.ends_documents());
   EXPECT_EQ(read.to_json(), marked.with_labels({"no", "yes"}).to_json());
+  EXPECT_THAT(testing::message_of<UserError>([&] {
+                Vocabulary::from_json(marked.with_labels({"no", "no"}).to_json(), "f");
+              }),
+              ::testing::HasSubstr("a label occurs twice"));
   EXPECT_THROW(Vocabulary::from_json(R"({"kind": "bytes", "symbols": [], "ends_documents": 1})", "f"), UserError);
 }
 

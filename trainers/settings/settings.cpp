@@ -219,6 +219,8 @@ Settings resolve(Settings settings) {
     scaling.original_length = model.max_sequence_length;
   if (attention.map_options.kernel_epsilon == 0)
     attention.map_options.kernel_epsilon = ops::FeatureMapOptions{}.kernel_epsilon;
+  // More could not be read back as n_features.
+  attention.map_options.max_features = std::min<std::int64_t>(attention.map_options.max_features, 65536);
   if (attention.n_features == 0 && layers::uses(attention, &layers::MechanismInfo::has_features))
     attention.n_features = layers::feature_sizes(layers::attention_config(model)).features;
   if (layers::uses(attention, &layers::MechanismInfo::projects_sequence))

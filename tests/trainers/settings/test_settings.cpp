@@ -339,6 +339,13 @@ TEST(RemovedKeys, OfAnOlderCheckpointLoadWhereTheyChangedNothing) {
             from_checkpoint_text("model: {attention: {mechanism: linear}}\n", "new").settings);
 }
 
+// It is only a bound.
+TEST(CheckpointTexts, OfAnEarlierVersionMayHaveManyPolynomialFeatures) {
+  const std::string text =
+      "model: {d_model: 16, n_heads: 2, attention: {mechanism: linear, feature_map: taylor, max_features: 1e6}}\n";
+  EXPECT_EQ(from_checkpoint_text(text, "c").settings.model.attention.map_options.max_features, 65536);
+}
+
 // The reader would publish them with the checkpoint that he converts it to.
 TEST(CheckpointTexts, EnvironmentVariablesAreNotRead) {
   setenv("FURLONG_TEST_SECRET", "secret", 1);
