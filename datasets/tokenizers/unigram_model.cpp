@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <numeric>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -15,10 +16,19 @@ namespace {
 /// Finds the tokens that a text begins with, in the sorted list of tokens: each byte narrows a range of it.
 class PrefixSearch {
  public:
-  /// `vocabulary` must outlive this object.
   PrefixSearch(const TokenTable& vocabulary, const std::vector<std::int32_t>& ids) {
-    for (const std::int32_t id : ids) entries_.push_back({vocabulary.token(id), id});
+    std::size_t bytes = 0;
+    for (const std::int32_t id : ids) {
+      entries_.push_back({vocabulary.token(id), id});
+      bytes += entries_.back().token.size();
+    }
     std::sort(entries_.begin(), entries_.end(), [](const Entry& a, const Entry& b) { return a.token < b.token; });
+    // Neighbors in the list become neighbors in memory.
+    bytes_.reserve(bytes);
+    for (Entry& entry : entries_) {
+      bytes_ += entry.token;
+      entry.token = std::string_view(bytes_).substr(bytes_.size() - entry.token.size());
+    }
     std::size_t place = 0;
     for (std::size_t byte = 0; byte < 256; ++byte) {
       begins_[byte] = place;
@@ -44,10 +54,13 @@ class PrefixSearch {
   }
 
  private:
+  PrefixSearch(const PrefixSearch&) = delete;
+
   struct Entry {
-    std::string_view token;  // in the vocabulary
+    std::string_view token;  // in bytes_
     std::int32_t id;
   };
+  std::string bytes_;
   std::vector<Entry> entries_;
   std::array<std::size_t, 257> begins_{};  // by first byte
 };
