@@ -345,6 +345,7 @@ void AtomicFile::commit() {
   if (error == 0) keep_mode();
   // Rename while locked: otherwise another writer would treat the partial file as a killed writer's.
   if (error == 0) error = name_file(partial_, target_, overwrite_);
+  if (error == ENOENT && is_written_file(target_)) error = 0;  // NFS has repeated a rename() whose answer was lost
   const bool is_named = error == 0;
   std::exception_ptr unflushed;
   try {

@@ -24,7 +24,7 @@
 #include "tests/temporary_folder.h"
 
 // Override the C library's functions, to simulate faults and network file systems.
-static bool directories_flush = true, link_is_repeated = false;
+static bool directories_flush = true, link_is_repeated = false, rename_is_repeated = false;
 static std::function<void()> before_lock, before_failure;  // of a file's lock, a folder's flush; called once
 static int interrupted_flushes = 0;
 extern "C" int fsync(int descriptor) {
@@ -43,6 +43,10 @@ extern "C" int fsync(int descriptor) {
 extern "C" int link(const char* from, const char* to) noexcept {
   const int first = static_cast<int>(syscall(SYS_linkat, AT_FDCWD, from, AT_FDCWD, to, 0));
   return link_is_repeated ? static_cast<int>(syscall(SYS_linkat, AT_FDCWD, from, AT_FDCWD, to, 0)) : first;
+}
+extern "C" int rename(const char* from, const char* to) noexcept {
+  const int first = static_cast<int>(syscall(SYS_renameat, AT_FDCWD, from, AT_FDCWD, to));
+  return rename_is_repeated ? static_cast<int>(syscall(SYS_renameat, AT_FDCWD, from, AT_FDCWD, to)) : first;
 }
 extern "C" int flock(int descriptor, int operation) noexcept {
   struct stat status {};
@@ -243,7 +247,7 @@ TEST_F(AtomicFileTest, CreatesPartialFileAgainThatIsLockedOrRemovedBeforeItsLock
 }
 
 // A repeated call finds the name that the first one has given.
-TEST_F(AtomicFileTest, AcceptsItsOwnLinkWhoseAnswerNfsHasLost) {
+TEST_F(AtomicFileTest, AcceptsItsOwnNameWhoseAnswerNfsHasLost) {
   AtomicFile file(folder_ / "out.txt", false);
   file.write("text");
   link_is_repeated = true;
@@ -251,6 +255,12 @@ TEST_F(AtomicFileTest, AcceptsItsOwnLinkWhoseAnswerNfsHasLost) {
   link_is_repeated = false;
   EXPECT_EQ(content(folder_ / "out.txt"), "text");
   EXPECT_TRUE(partial_files(folder_ / "out.txt").empty());
+  AtomicFile second(folder_ / "out.txt");
+  second.write("other");
+  rename_is_repeated = true;
+  second.commit();
+  rename_is_repeated = false;
+  EXPECT_EQ(content(folder_ / "out.txt"), "other");
 }
 
 TEST_F(AtomicFileTest, ReplacesNoFileWithoutOverwrite) {
