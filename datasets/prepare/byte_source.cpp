@@ -34,6 +34,8 @@ constexpr std::uint64_t kXzMemoryLimit = std::uint64_t{1} << 30;
 constexpr int kZstdWindowLog = 30;
 constexpr std::size_t kZstdHeader = 18;  // bytes that the header of a frame has at most (RFC 8878, 3.1.1)
 
+constexpr std::size_t kBeginning = 1024;  // bytes that show whether data are texts
+
 enum class Compression { none, gzip, xz, zstd };
 
 /// Whether the bytes begin with UTF-16's byte order mark, and text follows: random bytes have unpaired surrogates or
@@ -42,7 +44,7 @@ bool is_utf16(std::string_view bytes) {
   const bool little = bytes.starts_with("\xff\xfe");
   if (!little && !bytes.starts_with("\xfe\xff")) return false;
   bool after_high = false;
-  for (std::size_t i = 2; i + 1 < std::min<std::size_t>(bytes.size(), 1024); i += 2) {
+  for (std::size_t i = 2; i + 1 < std::min(bytes.size(), kBeginning); i += 2) {
     const unsigned first = static_cast<unsigned char>(bytes[i]), second = static_cast<unsigned char>(bytes[i + 1]);
     const unsigned unit = little ? first | second << 8 : first << 8 | second;
     const bool high = (unit & 0xfc00) == 0xd800, low = (unit & 0xfc00) == 0xdc00;
@@ -352,14 +354,20 @@ ByteSource::~ByteSource() = default;
 std::size_t ByteSource::read(void* destination, std::size_t capacity) {
   auto* to = static_cast<unsigned char*>(destination);
   std::size_t filled = 0;
+  const auto check = [&] {
+    if (!std::exchange(state_->checked, true))
+      refuse_packed({static_cast<const char*>(destination), filled}, state_->compression != Compression::none,
+                    state_->name);
+  };
   while (filled < capacity) {
-    const std::size_t taken = state_->read_some(to + filled, capacity - filled);
+    // The beginning by itself: otherwise it would depend on the size of blocks whether later damage is found first.
+    const std::size_t most = state_->checked ? capacity : std::min(capacity, kBeginning);
+    const std::size_t taken = state_->read_some(to + filled, most - filled);
     if (taken == 0) break;
     filled += taken;
+    if (filled >= kBeginning) check();
   }
-  if (!std::exchange(state_->checked, true))
-    refuse_packed({static_cast<const char*>(destination), filled}, state_->compression != Compression::none,
-                  state_->name);
+  check();
   return filled;
 }
 
