@@ -99,8 +99,8 @@ class PytorchFile final : public foreign::TensorTable<TensorFile, View> {
       limit -= tensor.shape.elements();
       if (limit < 0)
         throw UserError(
-            "{}: damaged: its tensors have more elements than {} times those of its storages; download or copy it "
-            "again",
+            "{}: its tensors have more elements than {} times those of its storages; save tensors that many names "
+            "share only once",
             path(), most_times);
     }
   }

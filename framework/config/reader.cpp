@@ -361,7 +361,7 @@ void apply(const Table& table, Layer& layer, const std::string& name, const std:
 }
 
 /// Returns the text that expand_path() expands to `path`, in which only $$ stands for another text.
-std::string unexpanded(const std::string& path) {
+std::string escaped_path(const std::string& path) {
   std::string out = path.starts_with("~/") ? "./" : "";
   for (std::size_t i = 0; i < path.size(); ++i) {
     out += path[i];
@@ -372,15 +372,16 @@ std::string unexpanded(const std::string& path) {
   return out;
 }
 
-void keep_paths(const Table& table, Layer& layer) {
+/// Makes expand_path() keep the paths of a layer as they are.
+void escape_paths(const Table& table, Layer& layer) {
   for (const auto& key : table.keys()) {
     const auto it = layer.find(key.path());
     if (it == layer.end()) continue;
     Value& value = it->second.value;
-    if (key.holds<std::filesystem::path>()) value = unexpanded(std::get<std::string>(value));
+    if (key.holds<std::filesystem::path>()) value = escaped_path(std::get<std::string>(value));
     if (auto* items = std::get_if<std::vector<Item>>(&value))
       for (Item& item : *items)
-        for (auto& [name, text] : item) text = unexpanded(text);
+        for (auto& [name, text] : item) text = escaped_path(text);
   }
 }
 
@@ -418,7 +419,7 @@ Reading read_settings_text(const Table& table, const std::string& text, const st
                       source.at(included.Mark()).text());
     Layer layer;
     merge(table, layer, own);
-    if (expansion == PathExpansion::off) keep_paths(table, layer);
+    if (expansion == PathExpansion::off) escape_paths(table, layer);
     apply(table, layer, name, overrides, reading);
     return reading;
   });

@@ -293,8 +293,8 @@ void AtomicFile::keep_mode() const {
 
 /// Whether `path` is the file that this object writes, and not one that replaced it.
 bool AtomicFile::is_written_file(const fs::path& path) const {
-  struct stat own {
-  }, other{};
+  struct stat own {};
+  struct stat other {};
   return ::fstat(descriptor_, &own) == 0 && ::stat(path.c_str(), &other) == 0 && own.st_dev == other.st_dev &&
          own.st_ino == other.st_ino;
 }

@@ -96,11 +96,12 @@ void Decoder::declare_output() {
     output_bias_ = &store_.add("output_bias", {config_.vocabulary_size}, Initializer::zeros(), false);
 }
 
-/// Keeps a GPU table that became too short, because a captured step still reads it. Returns twice its length as the
-/// minimum of the next table, so that all kept tables together are no longer than the last one.
+/// Returns the minimum length of the table that replaces one that became too short: twice its length, so that
+/// generation does not make a table for each token. Keeps a table on a GPU, because a captured step still reads it; all
+/// kept tables together are no longer than the last one.
 std::int64_t Decoder::keep_replaced(const Tensor& table) {
-  if (!table.defined() || !table.device().is_gpu()) return 0;
-  replaced_.push_back(table);
+  if (!table.defined()) return 0;
+  if (table.device().is_gpu()) replaced_.push_back(table);
   return 2 * table.extent(0);
 }
 
@@ -108,10 +109,8 @@ Variable Decoder::position_table(ForwardContext& context, std::int64_t needed) {
   if (position_embedding_) return position_embedding_->variable();
   if (config_.position != Position::sinusoidal) return {};
   if (!sinusoidal_.defined() || sinusoidal_.extent(0) < needed) {
-    keep_replaced(sinusoidal_);
-    // Doubled, so that generation does not compute a table for each token; max_sequence_length may be any number.
-    const std::int64_t doubled = sinusoidal_.defined() ? 2 * sinusoidal_.extent(0) : 0;
-    sinusoidal_ = ops::sinusoidal_positions(context.stream(), std::max(needed, doubled),
+    // Not max_sequence_length, which a file can set to any number.
+    sinusoidal_ = ops::sinusoidal_positions(context.stream(), std::max(needed, keep_replaced(sinusoidal_)),
                                             token_embedding_->shape()[1], store_.compute_dtype());
   }
   return Variable(sinusoidal_);

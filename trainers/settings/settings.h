@@ -231,7 +231,7 @@ LoadedSettings from_yaml_text(const std::string& text, const std::string& name,
                               const std::vector<std::string>& overrides = {});
 
 /// As from_yaml_text(), for the config in a checkpoint. data.dataset may be empty or missing, as in imported models.
-/// Environment variables in its paths are not expanded: the reader's values could be in a checkpoint that he publishes.
+/// Environment variables in its paths are not expanded: conversions would copy their values into other checkpoints.
 LoadedSettings from_checkpoint_text(const std::string& text, const std::string& name,
                                     const std::vector<std::string>& overrides = {});
 

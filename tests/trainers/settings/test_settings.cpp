@@ -346,7 +346,7 @@ TEST(CheckpointTexts, OfAnEarlierVersionMayHaveManyPolynomialFeatures) {
   EXPECT_EQ(from_checkpoint_text(text, "c").settings.model.attention.map_options.max_features, 65536);
 }
 
-// The reader would publish them with the checkpoint that he converts it to.
+// Conversions would copy their values into other checkpoints.
 TEST(CheckpointTexts, EnvironmentVariablesAreNotRead) {
   setenv("FURLONG_TEST_SECRET", "secret", 1);
   const std::string text = "run_directory: /x/${FURLONG_TEST_SECRET}/$$y/$z\ndata: {dataset: ~/a.h5}\n";
