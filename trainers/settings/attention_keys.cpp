@@ -98,7 +98,8 @@ void add_attention_keys(config::Table& t, layers::AttentionConfig& a) {
                     .within(0, 1)
                     .zero_means("0.001"));
   with_maps(t.key("model.attention.max_features", &a.map_options.max_features, "",
-                  "largest number of polynomial features; a map with more is an error; values above 65536 count as 65536")
+                  "largest number of polynomial features; a map with more is an error; values above 65536 count as "
+                  "65536")
                 .within(1, 1e6),
             polynomials);
   with_mechanisms(t.key("model.attention.normalizer", &a.normalizer, "",
